@@ -12,13 +12,13 @@ use std::time::{Duration, Instant};
 
 use http::HeaderValue;
 use http::header::ETAG;
-use kube_interop_proxy::discovery::merge::{DocumentFormat, merge};
+use kube_interop_proxy::discovery::merge::merge;
 use kube_interop_proxy::discovery::peer_union::{PeerUnion, union};
 use kube_interop_proxy::kube::discovery::DiscoveryDocument;
 use kube_interop_proxy::kube::discovery::documents::aggregated;
 use kube_interop_proxy::kube::discovery::model::Document;
 use kube_interop_proxy::kube::gvr::GroupVersion;
-use kube_interop_proxy::relay::documents::{Cache, Entity, EntityKey, EntitySource, Variant};
+use kube_interop_proxy::relay::documents::{Cache, Entity, EntityKey, Variant};
 use pingora_http::ResponseHeader;
 use serde_json::{Value, json};
 
@@ -53,8 +53,11 @@ fn main() {
     let local = body(0);
     let groups = DiscoveryDocument::Groups;
     let merge = |document: &DiscoveryDocument, aggregated, body: Option<&[u8]>| {
-        let format = DocumentFormat::Json;
-        merge(document, aggregated, format, body, [&others]).expect("a document")
+        let content_type = match aggregated {
+            true => "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList",
+            false => "application/json",
+        };
+        merge(document, content_type, body, [&others]).expect("a document")
     };
     let merged = timed("merge, aggregated", || merge(&groups, true, Some(&local)));
     let merged = merged.expect("something to add");
@@ -95,7 +98,8 @@ fn from_cache() {
         document: DiscoveryDocument::Groups,
         content_type: accept.clone(),
         for_one: false,
-        source: EntitySource::Etag(HeaderValue::from_static("\"local\"")),
+        etag: Some(HeaderValue::from_static("\"local\"")),
+        hash: Vec::new(),
     };
     let entity = Entity::new(key, Vec::new(), Some(USUAL.into()));
     let variant = Variant {

@@ -5,9 +5,12 @@ use std::hint::black_box;
 use std::sync::Arc;
 
 use criterion::{Criterion, criterion_group, criterion_main};
-use http::Method;
-use kube_interop_proxy::config::Unsynced;
+use http::{HeaderMap, HeaderValue, Method, header};
+use kube_interop_proxy::config::{Enforce, IfReadyConfig, IfReadyMode, Unsynced};
 use kube_interop_proxy::kube::gvr::{Custom, Definition, Gvr, GvrRef, Pair, ServedSet};
+use kube_interop_proxy::local::state::LocalState;
+use kube_interop_proxy::relay::plan::is_held_back;
+use kube_interop_proxy::request::headers::IF_READY;
 use kube_interop_proxy::request::info::{self, RequestInfo, Target};
 use kube_interop_proxy::routing::decide::{LocalServer, Policy, RoutingInput, decide};
 use kube_interop_proxy::routing::table::{Server, ServerKind, Snapshot};
@@ -55,6 +58,7 @@ fn snapshot() -> Snapshot {
             version: None,
             history_start: None,
             history_void: false,
+            draining: false,
             served: Some(served.clone()),
         })
         .collect();
@@ -107,9 +111,49 @@ fn request_path(criterion: &mut Criterion) {
                     resource: resource(&info),
                     rerouted: false,
                     resume: None,
-                    version: None,
+                    wanted: None,
                 };
                 decide(question, policy, local, &snapshot, || false).row
+            });
+        });
+    }
+}
+
+/// `X-Kubernetes-If-Ready` (KEP-3028): what looking for the header and at the server's state costs a request.
+fn if_ready(criterion: &mut Criterion) {
+    let value = HeaderValue::from_static;
+    let plain: HeaderMap = [
+        (header::ACCEPT, value("application/json")),
+        (header::ACCEPT_ENCODING, value("gzip")),
+        (header::AUTHORIZATION, value("Bearer x")),
+        (header::HOST, value("10.0.0.11:6443")),
+        (header::USER_AGENT, value("kubelet/v1.20.2")),
+    ]
+    .into_iter()
+    .collect();
+    let mut asks = plain.clone();
+    asks.insert(IF_READY, value("true"));
+    let config = |enforce| IfReadyConfig {
+        enabled: true,
+        mode: IfReadyMode::Retry,
+        enforce,
+        retry_after_seconds: 5,
+        retry_after_jitter_seconds: 0,
+    };
+    let (starting, started) = (LocalState::default(), LocalState::default());
+    started.answered(true, started.epoch());
+    for (name, headers, enforce, local) in [
+        ("not_asked", &plain, Enforce::OptIn, &started),
+        ("asked", &asks, Enforce::OptIn, &started),
+        ("always", &plain, Enforce::Always, &started),
+        ("refused", &asks, Enforce::OptIn, &starting),
+    ] {
+        let config = config(enforce);
+        let path = PATHS[0].1;
+        criterion.bench_function(&format!("if_ready/{name}"), |bencher| {
+            bencher.iter(|| {
+                let asked = black_box(headers).contains_key(IF_READY);
+                is_held_back(&config, black_box(path), asked, local.is_initialized())
             });
         });
     }
@@ -119,5 +163,5 @@ fn compile(criterion: &mut Criterion) {
     criterion.bench_function("compile_snapshot", |bencher| bencher.iter(snapshot));
 }
 
-criterion_group!(benches, request_path, compile);
+criterion_group!(benches, request_path, if_ready, compile);
 criterion_main!(benches);

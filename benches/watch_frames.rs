@@ -74,7 +74,7 @@ fn follow(criterion: &mut Criterion) {
             group.throughput(Throughput::Bytes(frame.len() as u64));
             let mut follower = Follower::new(format, None);
             group.bench_function(format!("{name}/{size}"), |bencher| {
-                bencher.iter(|| follower.passed(black_box(&frame)));
+                bencher.iter(|| follower.next(&mut black_box(&frame).clone()));
             });
             assert!(follower.object_type().is_some(), "the event was read");
         }

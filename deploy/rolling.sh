@@ -8,6 +8,11 @@
 # every NODE `kube-interop-proxy status --wait`. It ends with 1 if a command fails or a node has to be waited for too long,
 # and leaves the nodes after it alone. Once the cause is gone, start it again with the same NODEs and FROM.
 #
+# It does not stop a NODE while that one alone serves something: requests for it would be 503 until the NODE is back. During
+# an upgrade between versions the first new node and the last old one nearly always do. Look at what it names, and start it
+# again with FROM and ONLY_HERE=accept.
+#
+#   ONLY_HERE `accept`: goes on although something is served by the next NODE alone
 #   FROM      the NODE to begin with: the one whose command has failed, or that was waited for too long
 #   ON_NODE   runs a command on a node: `$ON_NODE NODE kube-interop-proxy status ...`; default ssh. Where the proxy is a
 #             container, a script of yours with `crictl exec`
@@ -65,9 +70,16 @@ settled() {
 [ -n "$from" ] || settled
 for next in $nodes; do
     [ -z "$from" ] || [ "$next" = "$from" ] || continue
+    # A node to begin with may be down already.
+    only_here=$(status "$next" | sed -n 's/^Only here *//p')
+    if [ -n "$only_here" ]; then
+        echo "$next: only here: $only_here"
+        [ "${ONLY_HERE:-}" = accept ] || {
+            echo "$next: is not stopped because of that. Go on with FROM=$next ONLY_HERE=accept" >&2
+            exit 1
+        }
+    fi
     from=
-    # During an upgrade this is often not empty: what only the first new server, or only the last old one serves.
-    status "$next" | sed -n "s/^Only here */$next: only here: /p"
     echo "$next: $*"
     "$@" "$next" || {
         echo "$next: the command has failed; no other node is stopped. Go on with FROM=$next" >&2

@@ -10,6 +10,7 @@ pub mod client;
 pub mod cluster;
 pub mod config;
 pub mod discovery;
+pub mod install;
 pub mod kube;
 pub mod local;
 pub mod log_queue;

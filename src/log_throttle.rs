@@ -61,6 +61,16 @@ impl<K: Ord> LogThrottle<K> {
     }
 }
 
+/// Logs a failure, if it is new ([`LogThrottle::should_log`]). `$error`: `&impl Error`; then what `tracing::warn!` takes.
+macro_rules! warn_new {
+    ($throttle:expr, $key:expr, $error:expr, $($event:tt)*) => {
+        if $throttle.should_log($key, $crate::log_throttle::chain($error)) {
+            tracing::warn!(error = $error as &dyn std::error::Error, $($event)*);
+        }
+    };
+}
+pub(crate) use warn_new;
+
 /// An error with all of its causes.
 pub fn chain(error: &dyn Error) -> String {
     let mut text = error.to_string();

@@ -1,13 +1,13 @@
-//! Command line: `run`, `check`, `status`, `forget`, `version`. Exit codes: 0 clean stop, 1 failure, 64 bad usage or
-//! configuration.
+//! Command line: `run`, `check`, `install`, `uninstall`, `status`, `forget`, `version`. Exit codes: 0 clean stop, 1 failure, 64
+//! bad usage or configuration.
 
 use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::Context;
 use clap::Parser;
-use kube_interop_proxy::cli::arguments::{Arguments, Command, LogFormat};
-use kube_interop_proxy::cli::check::{problems_printed, serving_tls};
+use kube_interop_proxy::cli::arguments::{Arguments, Command, LogFormat, VERSION};
+use kube_interop_proxy::cli::check::{Look, problems_printed};
 use kube_interop_proxy::cli::{self, USAGE, exit_code, terminal};
 use kube_interop_proxy::config::{self, LoadedConfig};
 use kube_interop_proxy::log_queue::LogQueue;
@@ -21,20 +21,12 @@ use tracing_subscriber::{EnvFilter, Layer as _, reload};
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-const VERSION: &str = concat!(
-    "kube-interop-proxy ",
-    env!("CARGO_PKG_VERSION"),
-    " (commit ",
-    env!("KUBE_INTEROP_PROXY_COMMIT"),
-    ")\n"
-);
-
 fn main() -> ExitCode {
     tls::store::install_provider();
     let arguments = match Arguments::try_parse() {
         Ok(arguments) => arguments,
         Err(error) => {
-            // Help was requested: no error. A closed stdout is ignored.
+            // Help or the version was requested: no error. A closed stdout is ignored.
             let _ = error.print();
             return match error.use_stderr() {
                 true => ExitCode::from(USAGE),
@@ -46,7 +38,19 @@ fn main() -> ExitCode {
         Command::Run { config, log_format } => {
             run(&config, log_format).unwrap_or(ExitCode::from(USAGE))
         }
-        Command::Check { config, live } => cli::check::run(&config, live),
+        Command::Check {
+            config,
+            live,
+            pre,
+            output,
+        } => {
+            let look = match (pre, live) {
+                (true, _) => Look::Pre,
+                (_, true) => Look::Live,
+                _ => Look::File,
+            };
+            cli::check::run(&config, look, output)
+        }
         Command::Status {
             admin,
             peers: Some(peers),
@@ -58,11 +62,15 @@ fn main() -> ExitCode {
             server_id,
             config,
             yes,
-        } => match problems_printed(config::load(&config)) {
-            Some(config) => cli::forget::run(&server_id, &config, yes),
+        } => match problems_printed(&config, config::load(&config)) {
+            Some(loaded) => cli::forget::run(&server_id, &loaded.config, yes),
             None => ExitCode::from(USAGE),
         },
-        Command::Version => exit_code(terminal::say(VERSION).map(|()| true)),
+        Command::Install(arguments) => cli::install::install(&arguments),
+        Command::Uninstall(arguments) => cli::install::uninstall(&arguments),
+        Command::Version => {
+            exit_code(terminal::say(&format!("kube-interop-proxy {VERSION}\n")).map(|()| true))
+        }
     }
 }
 
@@ -77,8 +85,7 @@ fn run(path: &Path, log_format: LogFormat) -> Option<ExitCode> {
             return None;
         }
     };
-    let loaded = problems_printed(config::load_to_run(path))?;
-    serving_tls(&loaded.config)?;
+    let loaded = problems_printed(path, config::load(path))?;
     let lines = match LogQueue::start(std::io::stderr()) {
         Ok(lines) => lines,
         Err(error) => return Some(exit_code(Err(format!("cannot start a thread: {error}")))),

@@ -101,6 +101,18 @@ pub fn counters<const N: usize>(
     Ok(values.map(|value| counters.with_label_values(&[value])))
 }
 
+/// The same for two labels.
+pub fn counter_table<const N: usize, const M: usize>(
+    registry: &Registry,
+    about: Opts,
+    labels: [&str; 2],
+    rows: [&str; N],
+    columns: [&str; M],
+) -> Result<[[IntCounter; M]; N]> {
+    let counters = counter_vec(registry, about, &labels)?;
+    Ok(rows.map(|row| columns.map(|column| counters.with_label_values(&[row, column]))))
+}
+
 pub fn gauge<P: Atomic + 'static>(registry: &Registry, about: Opts) -> Result<GenericGauge<P>> {
     registered(registry, GenericGauge::with_opts(about))
 }

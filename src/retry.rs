@@ -12,16 +12,14 @@ pub struct Backoff {
     pub first: Duration,
     /// Limit of a pause, before jitter.
     pub longest: Duration,
-    /// The share of a pause that is random, from 0 to 1: jitter shortens a pause by at most this share.
-    pub jitter: f64,
 }
 
 impl Backoff {
-    /// The pause after this many failures in a row. `random`: from 0 up to 1.
+    /// The pause after this many failures in a row; jitter shortens it by at most half. `random`: from 0 up to 1.
     pub fn pause(&self, failures: u32, random: f64) -> Duration {
         let doublings = failures.saturating_sub(1);
         let full = self.first.saturating_mul(2_u32.saturating_pow(doublings));
-        shortened(full.min(self.longest), self.jitter, random)
+        shortened(full.min(self.longest), random)
     }
 
     /// As [`Backoff::pause`], with a random number of its own.
@@ -32,7 +30,7 @@ impl Backoff {
 
 /// Between half of `pause` and all of it.
 pub fn jittered(pause: Duration) -> Duration {
-    shortened(pause, 0.5, random())
+    shortened(pause, random())
 }
 
 /// Resolves at this time; never if there is none.
@@ -47,8 +45,9 @@ fn random() -> f64 {
     rand::thread_rng().r#gen()
 }
 
-fn shortened(pause: Duration, jitter: f64, random: f64) -> Duration {
-    pause.mul_f64(1.0 - jitter + jitter * random.clamp(0.0, 1.0))
+/// Between half of `pause` and all of it.
+fn shortened(pause: Duration, random: f64) -> Duration {
+    pause.mul_f64((1.0 + random.clamp(0.0, 1.0)) / 2.0)
 }
 
 #[cfg(test)]
@@ -58,7 +57,6 @@ mod tests {
     const BACKOFF: Backoff = Backoff {
         first: Duration::from_millis(100),
         longest: Duration::from_secs(1),
-        jitter: 0.5,
     };
 
     #[test]
@@ -69,12 +67,9 @@ mod tests {
     }
 
     #[test]
-    fn jitter_takes_its_share_of_a_pause_and_no_more() {
-        for (jitter, shortest) in [(0.0, 100), (0.5, 50), (1.0, 0)] {
-            let backoff = Backoff { jitter, ..BACKOFF };
-            assert_eq!(backoff.pause(1, 0.0), Duration::from_millis(shortest));
-            assert_eq!(backoff.pause(1, 1.0), BACKOFF.first);
-        }
+    fn jitter_takes_half_of_a_pause_and_no_more() {
+        assert_eq!(BACKOFF.pause(1, 0.0), BACKOFF.first / 2);
+        assert_eq!(BACKOFF.pause(1, 1.0), BACKOFF.first);
         for _ in 0..1000 {
             let pause = BACKOFF.random_pause(1);
             assert!(pause >= BACKOFF.first / 2 && pause <= BACKOFF.first);

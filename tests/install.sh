@@ -33,6 +33,7 @@ release="$demo
 objcopy binutils
 buildah buildah
 /usr/share/containers/seccomp.json golang-github-containers-common
+python3 python3
 dpkg-shlibdeps dpkg-dev"
 tests="$release
 runc runc

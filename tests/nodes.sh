@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Real control plane nodes on one machine: network namespaces with a containerd and a kubelet 1.20.2 each, static pods as
-# kubeadm 1.20.2 writes them, etcd among them, and a load balancer before them. On these the steps of docs/deploy.md are
+# kubeadm 1.20.2 writes them, etcd among them, and a load balancer before them. On these the steps of docs/layouts.md are
 # taken with its own commands.
 #
 #   tests/nodes.sh [OPTION...] STEP...
@@ -13,16 +13,16 @@
 #   build      programs and images; minutes on two cores for the first time
 #   up         nodes, without a proxy
 #   tied       measures: a client of one node alone, while its apiserver's pod is started again (5 times)
-#   in         docs/deploy.md, steps 1 to 3: the proxy, one node after the other
-#   look       docs/deploy.md, step 4
-#   proxy      docs/upgrade.md, "Of the proxy": a changed manifest for each proxy that is a pod of its own
+#   in         docs/layouts.md, steps 1 to 3: the proxy, one node after the other
+#   look       docs/layouts.md, step 4
+#   proxy      docs/layouts.md, "Another version, manifest or proxy.yaml": a changed manifest for each proxy that is a pod of its own
 #   wrong      another node's address in proxy.yaml, a missing image, a grace period that is too short: for the last node, if its
 #              proxy is a pod of its own
 #   upgrade    kubeadm writes manifests with other flags, one node after the other, while clients ask through the load
 #              balancer; measures failed requests, false 404s, watches that list again, streams that are cut, and the nodes'
 #              leases. RATE is the requests of kept connections a second, default 100
 #   renew      kubeadm renews certificates
-#   out        docs/deploy.md, step 6
+#   out        docs/layouts.md, step 6
 #   down       ends everything that is there
 #
 # PROGRAM names the proxy to install; by default the one that cargo builds for tests.

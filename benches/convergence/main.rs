@@ -19,14 +19,13 @@ use std::time::{Duration, Instant};
 
 use clap::Parser;
 use etcd_client::Client;
-use http::Method;
+use http::{HeaderMap, Method};
 use kube_interop_proxy::app::{self, Bound};
 use kube_interop_proxy::cluster::keys::EtcdKeys;
 use kube_interop_proxy::config;
 use kube_interop_proxy::relay::client::Downstream;
-use kube_interop_proxy::relay::context::RequestContext;
 use kube_interop_proxy::relay::observe::{RequestMeter, VerbClass};
-use kube_interop_proxy::relay::plan::plan;
+use kube_interop_proxy::relay::plan::{self, RequestContext};
 use kube_interop_proxy::relay::shared::Shared;
 use kube_interop_proxy::relay::upstream::{RequestKind, Tokens, Upstreams};
 use kube_interop_proxy::request::caller::{Caller, ClientConnection};
@@ -157,7 +156,7 @@ async fn measure(arguments: &Arguments) -> bool {
     let inside = runtime();
     let bound = {
         let _entered = inside.enter();
-        app::build(config::load(&file).expect("a configuration"), None).expect("a proxy")
+        app::build(config::load(&file).expect("a configuration").config, None).expect("a proxy")
     };
     let changes = change(&bound, peers, client, keys).await;
     inside
@@ -318,12 +317,12 @@ async fn keep_writing(mut peers: Vec<Peer>, mut client: Client, keys: EtcdKeys) 
 }
 
 /// Where a request goes now, planned by what plans all requests: to a peer, or (`Some(None)`) to the apiserver beside
-/// us, whose 404 is believed. `None`: anything else.
+/// us, whose 404 is passed on. `None`: anything else.
 fn goes(shared: &Shared, path: &str) -> Option<Option<SocketAddr>> {
     let credentials = shared.credentials.load_full();
     let client = ClientConnection::new(Ipv4Addr::LOCALHOST.into(), 0, Vec::new());
     let (requests, class) = (&shared.metrics.requests, VerbClass::Read);
-    let context = RequestContext {
+    let mut context = RequestContext {
         shared,
         upstreams: Arc::new(Upstreams::new(&shared.config, credentials)),
         tokens: &Tokens::default(),
@@ -332,16 +331,18 @@ fn goes(shared: &Shared, path: &str) -> Option<Option<SocketAddr>> {
         caller: Caller::Anonymous,
         method: Method::GET,
         path,
+        query: None,
         info: info::read(&Method::GET, path, None),
         kind: RequestKind::Short,
         rerouted: false,
         resume: None,
-        version: Ok(None),
+        again: None,
+        wanted: Ok(None),
         if_ready: false,
         accept: None,
         meter: RequestMeter::new(requests, Instant::now(), None, class, None),
     };
-    match plan(&context, &[], None).1 {
+    match plan::first(&mut context, &HeaderMap::new()).1 {
         Ok(route) if route.server_kind == ServerKind::Proxied => Some(Some(route.address)),
         Ok(route) if route.no_such_resource == NoSuchResource::Pass => Some(None),
         _ => None,

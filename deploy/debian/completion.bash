@@ -22,11 +22,17 @@ _kube__interop__proxy() {
             kube__interop__proxy,forget)
                 cmd="kube__interop__proxy__subcmd__forget"
                 ;;
+            kube__interop__proxy,install)
+                cmd="kube__interop__proxy__subcmd__install"
+                ;;
             kube__interop__proxy,run)
                 cmd="kube__interop__proxy__subcmd__run"
                 ;;
             kube__interop__proxy,status)
                 cmd="kube__interop__proxy__subcmd__status"
+                ;;
+            kube__interop__proxy,uninstall)
+                cmd="kube__interop__proxy__subcmd__uninstall"
                 ;;
             kube__interop__proxy,version)
                 cmd="kube__interop__proxy__subcmd__version"
@@ -38,7 +44,7 @@ _kube__interop__proxy() {
 
     case "${cmd}" in
         kube__interop__proxy)
-            opts="-h --help run check status forget version"
+            opts="-h -V --help --version run check status forget install uninstall version"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -52,7 +58,7 @@ _kube__interop__proxy() {
             return 0
             ;;
         kube__interop__proxy__subcmd__check)
-            opts="-h --config --live --help"
+            opts="-o -h --config --live --pre --output --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -60,6 +66,14 @@ _kube__interop__proxy() {
             case "${prev}" in
                 --config)
                     COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --output)
+                    COMPREPLY=($(compgen -W "text short json" -- "${cur}"))
+                    return 0
+                    ;;
+                -o)
+                    COMPREPLY=($(compgen -W "text short json" -- "${cur}"))
                     return 0
                     ;;
                 *)
@@ -77,6 +91,48 @@ _kube__interop__proxy() {
             fi
             case "${prev}" in
                 --config)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        kube__interop__proxy__subcmd__install)
+            opts="-h --layout --image --image-archive --virtual-ip --output-dir --root --dry-run --yes --timeout --help kubeadm"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --layout)
+                    COMPREPLY=($(compgen -W "own-pod sidecar native-sidecar" -- "${cur}"))
+                    return 0
+                    ;;
+                --image)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --image-archive)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --virtual-ip)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --output-dir)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --root)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --timeout)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -129,6 +185,28 @@ _kube__interop__proxy() {
                     return 0
                     ;;
                 --peers)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --timeout)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        kube__interop__proxy__subcmd__uninstall)
+            opts="-h --force --root --dry-run --yes --timeout --help kubeadm"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --root)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;

@@ -17,6 +17,8 @@ _kube-interop-proxy() {
     _arguments "${_arguments_options[@]}" : \
 '-h[Print help]' \
 '--help[Print help]' \
+'-V[Print version]' \
+'--version[Print version]' \
 ":: :_kube-interop-proxy_commands" \
 "*::: :->kube-interop-proxy" \
 && ret=0
@@ -28,7 +30,7 @@ _kube-interop-proxy() {
         case $line[1] in
             (run)
 _arguments "${_arguments_options[@]}" : \
-'--config=[Configuration file (YAML)]:CONFIG:_files' \
+'--config=[Configuration file (YAML)]:FILE:_files' \
 '--log-format=[Form of the log lines on stderr. What is logged is chosen with logging.filter in the configuration, or with RUST_LOG; access lines have the target \`access\`]:LOG_FORMAT:(text json)' \
 '-h[Print help]' \
 '--help[Print help]' \
@@ -36,10 +38,17 @@ _arguments "${_arguments_options[@]}" : \
 ;;
 (check)
 _arguments "${_arguments_options[@]}" : \
-'--config=[Configuration file (YAML)]:CONFIG:_files' \
+'--config=[Configuration file (YAML)]:FILE:_files' \
+'-o+[What to print]:OUTPUT:((text\:"Each finding with what to do"
+short\:"Warnings and problems, one short line each"
+json\:"One JSON document"))' \
+'--output=[What to print]:OUTPUT:((text\:"Each finding with what to do"
+short\:"Warnings and problems, one short line each"
+json\:"One JSON document"))' \
 '--live[Look at what the file names, too\: etcd, the kube-apiserver, peers, certificates, clocks. One line each with what to do; exit 1 if there is any problem. Changes nothing]' \
-'-h[Print help]' \
-'--help[Print help]' \
+'(--live --config)--pre[Look at a kubeadm node before the proxy is installed\: what \`install kubeadm\` makes of kube-apiserver'\''s manifest, what it names, kubelet, the container runtime, and what holds the ports. Changes nothing, and reads no configuration file]' \
+'-h[Print help (see more with '\''--help'\'')]' \
+'--help[Print help (see more with '\''--help'\'')]' \
 && ret=0
 ;;
 (status)
@@ -56,11 +65,41 @@ _arguments "${_arguments_options[@]}" : \
 ;;
 (forget)
 _arguments "${_arguments_options[@]}" : \
-'--config=[Configuration file (YAML) of any proxy of the cluster; what it says of etcd is used]:CONFIG:_files' \
+'--config=[Configuration file (YAML) of any proxy of the cluster; what it says of etcd is used]:FILE:_files' \
 '--yes[Do not ask]' \
 '-h[Print help]' \
 '--help[Print help]' \
 ':server_id -- Its server ID, as `status` shows it:_default' \
+&& ret=0
+;;
+(install)
+_arguments "${_arguments_options[@]}" : \
+'--layout=[How the proxy runs. By default as it does now, or as a pod of its own]:LAYOUT:((own-pod\:"A static pod of its own\: an upgrade of the apiserver does not stop it"
+sidecar\:"A second container of the apiserver'\''s pod"
+native-sidecar\:"A native sidecar of the apiserver'\''s pod; kubelet must be 1.29 or later"))' \
+'--image=[Image of the proxy]:IMAGE:_default' \
+'--image-archive=[Archive with the image, which the node'\''s containerd is given first]:FILE:_files' \
+'*--virtual-ip=[A virtual IP that this node may get, if neither kube-vip'\''s nor keepalived'\''s files nor kubeconfigs name it. Can be given several times]:ADDRESS:_default' \
+'(--dry-run)--output-dir=[Write the files into this directory, and change nothing]:DIR:_files' \
+'--root=[Where the node'\''s files are]:DIR:_files' \
+'--timeout=[How long other nodes and this one are waited for; then everything is put back]:DURATION:_default' \
+'--dry-run[Show what would be changed, and change nothing]' \
+'--yes[Do not ask]' \
+'-h[Print help (see more with '\''--help'\'')]' \
+'--help[Print help (see more with '\''--help'\'')]' \
+':platform -- What the node was made by:((kubeadm\:"Static pods in /etc/kubernetes/manifests"))' \
+&& ret=0
+;;
+(uninstall)
+_arguments "${_arguments_options[@]}" : \
+'--root=[Where the node'\''s files are]:DIR:_files' \
+'--timeout=[How long other nodes and this one are waited for; then everything is put back]:DURATION:_default' \
+'--force[Also if clients would lose what only other servers serve, or if etcd cannot be asked]' \
+'--dry-run[Show what would be changed, and change nothing]' \
+'--yes[Do not ask]' \
+'-h[Print help (see more with '\''--help'\'')]' \
+'--help[Print help (see more with '\''--help'\'')]' \
+':platform -- What the node was made by:((kubeadm\:"Static pods in /etc/kubernetes/manifests"))' \
 && ret=0
 ;;
 (version)
@@ -81,6 +120,8 @@ _kube-interop-proxy_commands() {
 'check:Print every problem of a configuration file; exit 1 if there is any' \
 'status:Show what a running proxy says of itself and of its peers; exit 0 if it is ready, else 1' \
 'forget:Drop what is known of a server that will not come back\: what only it served is a 404 then, not a 503' \
+'install:Put the proxy in front of the kube-apiserver of this node\: shows what is changed, asks, waits until both are ready and other servers see it, and puts everything back if they are not' \
+'uninstall:Remove the proxy of this node, and nothing else that was changed since' \
 'version:Print the version, and the commit that the program was built from' \
     )
     _describe -t commands 'kube-interop-proxy commands' commands "$@"
@@ -95,6 +136,11 @@ _kube-interop-proxy__subcmd__forget_commands() {
     local commands; commands=()
     _describe -t commands 'kube-interop-proxy forget commands' commands "$@"
 }
+(( $+functions[_kube-interop-proxy__subcmd__install_commands] )) ||
+_kube-interop-proxy__subcmd__install_commands() {
+    local commands; commands=()
+    _describe -t commands 'kube-interop-proxy install commands' commands "$@"
+}
 (( $+functions[_kube-interop-proxy__subcmd__run_commands] )) ||
 _kube-interop-proxy__subcmd__run_commands() {
     local commands; commands=()
@@ -104,6 +150,11 @@ _kube-interop-proxy__subcmd__run_commands() {
 _kube-interop-proxy__subcmd__status_commands() {
     local commands; commands=()
     _describe -t commands 'kube-interop-proxy status commands' commands "$@"
+}
+(( $+functions[_kube-interop-proxy__subcmd__uninstall_commands] )) ||
+_kube-interop-proxy__subcmd__uninstall_commands() {
+    local commands; commands=()
+    _describe -t commands 'kube-interop-proxy uninstall commands' commands "$@"
 }
 (( $+functions[_kube-interop-proxy__subcmd__version_commands] )) ||
 _kube-interop-proxy__subcmd__version_commands() {

@@ -3,7 +3,7 @@
 #
 #   deploy/release/deb.sh [--from DIRECTORY] [--to FILE]
 #
-#   --from   where kube-interop-proxy and sbom.cdx.json are; by default target/dist
+#   --from   where kube-interop-proxy, sbom.cdx.json and third-party.txt are; by default target/dist
 #   --to     by default target/dist/kube-interop-proxy_VERSION_ARCHITECTURE.deb
 #
 # The same files and the same commit make the same bytes.
@@ -37,6 +37,7 @@ put config.example.yaml usr/share/doc/kube-interop-proxy/examples/config.example
 put deploy/kubeadm/proxy.yaml usr/share/doc/kube-interop-proxy/examples/proxy.yaml
 put deploy/debian/copyright usr/share/doc/kube-interop-proxy/copyright
 put "$from/sbom.cdx.json" usr/share/doc/kube-interop-proxy/sbom.cdx.json
+put "$from/third-party.txt" usr/share/doc/kube-interop-proxy/third-party.txt
 put deploy/debian/lintian-overrides usr/share/lintian/overrides/kube-interop-proxy
 printf 'kube-interop-proxy (%s) unstable; urgency=medium\n\n  * Commit %s.\n    CHANGELOG.md of the source says what has changed.\n\n -- %s  %s\n' \
     "$version" "$commit" "$(sed -n 's/^Maintainer: //p' deploy/debian/control)" \

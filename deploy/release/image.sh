@@ -3,7 +3,7 @@
 #
 #   deploy/release/image.sh [--from DIRECTORY] [--to FILE]
 #
-#   --from   where kube-interop-proxy and sbom.cdx.json are; by default target/dist
+#   --from   where kube-interop-proxy, sbom.cdx.json and third-party.txt are; by default target/dist
 #   --to     the archive, as docker load, podman load and ctr images import take it;
 #            by default target/dist/kube-interop-proxy-VERSION.image.tar
 #
@@ -30,6 +30,7 @@ storage=(--root "$tmp/storage" --runroot "$tmp/run")
 tree=$tmp/tree
 install -D -m 0755 "$from/kube-interop-proxy" "$tree/usr/local/bin/kube-interop-proxy"
 install -D -m 0644 "$from/sbom.cdx.json" "$tree/usr/share/doc/kube-interop-proxy/sbom.cdx.json"
+install -D -m 0644 "$from/third-party.txt" "$tree/usr/share/doc/kube-interop-proxy/third-party.txt"
 install -D -m 0644 LICENSE "$tree/usr/share/doc/kube-interop-proxy/copyright"
 
 # Each library where the program looks for it, with its licence, and its package where scanners look for packages.

@@ -3,7 +3,8 @@
 #
 #   deploy/release/program.sh
 #
-# Into target/dist: kube-interop-proxy, without debug information, and sbom.cdx.json, its dependencies (CycloneDX).
+# Into target/dist: kube-interop-proxy, without debug information; sbom.cdx.json, its dependencies (CycloneDX); and
+# third-party.txt, their licences.
 # KUBE_INTEROP_PROXY_PROFILE names another profile of Cargo.toml than `release`.
 # The compiler is told which code is busy by the file that profile.sh has made, if there is one for this target.
 # The same bytes need the same compilers and libraries too: Rust's version, and Debian 12.
@@ -60,4 +61,6 @@ cp --parents --recursive --target-directory "$tmp" \
     --target "$host")
 sed "s|path+file://$tmp|path+file:///build|" "$tmp/kube-interop-proxy_bin.cdx.json" >"$dist/sbom.cdx.json"
 grep --quiet '"name": "pingora-core"' "$dist/sbom.cdx.json" || die 'sbom.cdx.json lacks what the program is made of'
+need python3 python3
+deploy/release/licenses.py "$host" >"$dist/third-party.txt"
 say "$dist/sbom.cdx.json: $(grep --count '"purl"' "$dist/sbom.cdx.json") components"

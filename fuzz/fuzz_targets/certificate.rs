@@ -16,25 +16,28 @@ use rustls::server::danger::ClientCertVerifier as _;
 /// When the certificates of the corpus are valid.
 const NOW: Duration = Duration::from_secs(1_800_000_000);
 
-static JUDGE: LazyLock<Authenticator> = LazyLock::new(|| {
+static AUTHENTICATOR: LazyLock<Authenticator> = LazyLock::new(|| {
     let ca = CertificateDer::from(&include_bytes!("../corpus/certificate/ca.der")[..]);
     Authenticator {
         generation: 0,
-        cas: ClientCas::new(&[ca], &[]).expect("a CA"),
+        cas: ClientCas {
+            users: Roots::new(&[ca]).expect("a CA"),
+            peers: Roots::default(),
+        },
         allowed_names: Vec::new(),
     }
 });
 
 fuzz_target!(|data: &[u8]| {
     let certificate = CertificateDer::from(data);
-    let verifier = AcceptParsable::new(JUDGE.cas.hints().unwrap_or_default());
+    let verifier = AcceptParsable::new(&AUTHENTICATOR.cas);
     let now = UnixTime::since_unix_epoch(NOW);
     let accepted = verifier.verify_client_cert(&certificate, &[], now).is_ok();
     // As a leaf, and as what stands between a leaf and its CA.
     let certificate = certificate.into_owned();
     let chain = vec![certificate.clone(), certificate];
     let connection = ClientConnection::new(Ipv4Addr::LOCALHOST.into(), 0, chain);
-    let caller = JUDGE.caller(&connection, false, SystemTime::UNIX_EPOCH + NOW);
+    let caller = AUTHENTICATOR.caller(&connection, false, SystemTime::UNIX_EPOCH + NOW);
     assert!(accepted || caller == Caller::Unverifiable);
     // As a CA, and as a leaf that is one.
     if let Ok(roots) = Roots::new(&[data])

@@ -1,16 +1,18 @@
 //! What a server answers when watches end: the list of one object's metadata, and the discovery document.
 #![no_main]
 
-use kube_interop_proxy::watches::sample::{KeyCount, ListedIn, Sample, WatchedResource};
+use kube_interop_proxy::kube::gvr::GvrRef;
+use kube_interop_proxy::watches::sample::{KeyCount, ListedIn, Sample, kind};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|data: &[u8]| {
-    let resource = WatchedResource {
-        group: "".into(),
-        version: "v1".into(),
-        resource: "pods".into(),
+    let pods = GvrRef {
+        group: "",
+        version: "v1",
+        resource: "pods",
+        subresource: "",
     };
-    assert!(resource.kind(data).is_none_or(|kind| !kind.is_empty()));
+    assert!(kind(&pods.owned(), data).is_none_or(|kind| !kind.is_empty()));
     let Some(sample) = Sample::read(data) else {
         return;
     };

@@ -5,7 +5,7 @@
 use bytes::Bytes;
 use kube_interop_proxy::watches::follower::Follower;
 use kube_interop_proxy::watches::frames::first_event::{FirstEvent, FirstLook};
-use kube_interop_proxy::watches::frames::{FrameFormat, Frames};
+use kube_interop_proxy::watches::frames::{Event, FrameFate, FrameFormat, Frames, UnknownFrame};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|data: &[u8]| {
@@ -30,7 +30,9 @@ fuzz_target!(|data: &[u8]| {
     );
     assert_eq!(read(format, &pieces), read(format, &[stream]));
     let mut follower = Follower::new(format, Some(1));
-    pieces.iter().for_each(|piece| follower.passed(piece));
+    for mut piece in pieces {
+        while follower.next(&mut piece).expect("no server goes on").is_some() {}
+    }
     let position = follower.position();
     assert!(position.is_none_or(|position| position.revision >= 1));
 });
@@ -53,14 +55,21 @@ fn read(format: FrameFormat, pieces: &[Bytes]) -> (Vec<i64>, Option<bool>) {
     let mut frames = Frames::new(format);
     let mut events = Vec::new();
     for piece in pieces {
-        let taken = frames.take(piece, |event| {
-            events.push(event.revision);
-            Ok(())
-        });
-        if taken.is_err() {
-            return (events, None);
+        let mut each = |event: Result<Event<'_>, UnknownFrame>| match event {
+            Ok(Event::Object(event)) => {
+                events.push(event.revision);
+                Ok(FrameFate::Passes)
+            }
+            _ => Err(()),
+        };
+        let mut left = piece.clone();
+        loop {
+            match frames.next(&mut left, false, &mut each) {
+                Ok(Some(_)) => {}
+                Ok(None) => break,
+                Err(()) => return (events, None),
+            }
         }
     }
-    let border = frames.at_boundary();
-    (events, Some(border))
+    (events, Some(frames.kept() == 0))
 }

@@ -8,7 +8,7 @@ use std::convert::Infallible;
 use std::fmt::Display;
 use std::net::{SocketAddr, TcpListener};
 use std::pin::pin;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -27,6 +27,7 @@ use tokio::time::{Instant, sleep, timeout_at};
 use super::page;
 use super::pages::{AdminResponse, TEXT};
 use crate::log_throttle::LogRateLimit;
+use crate::net::lock;
 
 /// For the whole header of the first request.
 const FIRST_TIMEOUT: Duration = Duration::from_secs(10);
@@ -98,7 +99,7 @@ pub(super) async fn serve_http<A: Future<Output = AdminResponse>>(
     answer: impl Fn(request::Parts) -> A,
 ) {
     let end = Mutex::new(Instant::now() + FIRST_TIMEOUT);
-    let end = || end.lock().unwrap_or_else(PoisonError::into_inner);
+    let end = || lock(&end);
     let service = service_fn(|request: Request<Incoming>| {
         *end() = Instant::now() + ANSWER_TIMEOUT + NEXT_TIMEOUT;
         let (request, _) = request.into_parts();

@@ -8,6 +8,9 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
+use crate::discovery::peer_discovery::SourceStatus;
+use crate::reload::metrics::ReloadStatus;
+
 /// Declares sections of the document; the names of fields are in camel case.
 macro_rules! sections {
     ($( $(#[$about:meta])* pub struct $name:ident { $($fields:tt)* } )*) => { $(
@@ -22,7 +25,7 @@ sections! {
     /// Everything that one proxy knows.
     pub struct StatusDocument {
         pub certificates: CertificatesStatus,
-        pub config: ConfigStatus,
+        pub config: ReloadStatus,
         pub custom: CustomStatus,
         pub discovery: DiscoveryStatus,
         pub etcd: EtcdStatus,
@@ -33,6 +36,20 @@ sections! {
         pub server: ServerStatus,
         /// RFC 3339.
         pub time: Option<String>,
+        /// Set while the versions of live servers differ.
+        pub window: Option<WindowStatus>,
+    }
+
+    /// Versions that differ.
+    pub struct WindowStatus {
+        /// Requests that stayed at the local apiserver although others have the preferred version, since the start.
+        pub left: u64,
+        /// `versionAwareness.default`
+        pub policy: String,
+        /// RFC 3339.
+        pub since: Option<String>,
+        /// The oldest first.
+        pub versions: Vec<String>,
     }
 
     /// This proxy and its apiserver.
@@ -75,24 +92,12 @@ sections! {
         pub expire: BTreeMap<String, Option<String>>,
     }
 
-    /// The configuration file since the start.
-    pub struct ConfigStatus {
-        /// Changed keys that take effect at the next start, with their values.
-        pub needs_restart: Vec<String>,
-        /// Why the file cannot be used; empty: it is in use.
-        pub problems: Vec<String>,
-        /// When settings were last read again (RFC 3339).
-        pub reloaded: Option<String>,
-        /// The values in force of the keys that are read again.
-        pub settings: BTreeMap<String, String>,
-    }
-
     /// What peers serve and the local apiserver does not.
     pub struct DiscoveryStatus {
         pub added: Vec<AddedGroupVersion>,
         /// False until it was read again after a restart of the local apiserver.
         pub current: bool,
-        pub sources: Vec<DiscoverySourceStatus>,
+        pub sources: Vec<SourceStatus>,
     }
 
     pub struct AddedGroupVersion {
@@ -102,23 +107,13 @@ sections! {
         pub version: String,
     }
 
-    /// Peers of one version that serve the same.
-    pub struct DiscoverySourceStatus {
-        pub binary_version: Option<String>,
-        pub error: Option<String>,
-        pub group_versions: u64,
-        pub read_seconds_ago: Option<f64>,
-        pub servers: Vec<String>,
-        pub state: String,
-        /// Group versions whose resources are known by name only.
-        pub undescribed: u64,
-    }
-
     pub struct PeerStatus {
         /// Without a proxy and without a native one.
         pub bare: bool,
         pub binary_version: Option<String>,
         pub compatibility_version: Option<String>,
+        /// Not live any more, and asked for watches that no target has the history of.
+        pub draining: bool,
         pub endpoint: String,
         pub history_start: Option<i64>,
         pub id: String,
@@ -156,6 +151,20 @@ sections! {
     }
 }
 
+/// States of another server: the label of `kube_interop_proxy_peers`, and the words of the page and of `status`.
+pub const PEER_STATES: [&str; 4] = ["target", "live", "bare", "absent"];
+
+/// Which of [`PEER_STATES`] it is.
+pub fn peer_state(live: bool, bare: bool, target: bool) -> &'static str {
+    let [is_target, is_live, is_bare, is_absent] = PEER_STATES;
+    match (live, bare, target) {
+        (false, ..) => is_absent,
+        (_, true, _) => is_bare,
+        (.., true) => is_target,
+        _ => is_live,
+    }
+}
+
 impl StatusDocument {
     /// What of etcd is not followed because its role does not permit to read it.
     pub fn not_followed(&self) -> String {
@@ -184,7 +193,7 @@ mod tests {
             },
             discovery: DiscoveryStatus {
                 added: vec![AddedGroupVersion::default()],
-                sources: vec![DiscoverySourceStatus::default()],
+                sources: vec![SourceStatus::default()],
                 ..DiscoveryStatus::default()
             },
             etcd: EtcdStatus {
@@ -208,6 +217,21 @@ mod tests {
         let sorted: Value = serde_json::from_str(&written).unwrap();
         assert_eq!(written, sorted.to_string());
         assert!(written.contains(r#""ageSeconds":0.25"#), "{written}");
+    }
+
+    #[test]
+    fn who_is_not_live_is_absent_and_who_has_no_proxy_is_bare() {
+        for (live, bare, target, expected) in [
+            (true, false, true, "target"),
+            (true, false, false, "live"),
+            (true, true, true, "bare"),
+            (true, true, false, "bare"),
+            (false, false, false, "absent"),
+            (false, true, false, "absent"),
+        ] {
+            assert_eq!(peer_state(live, bare, target), expected);
+            assert!(PEER_STATES.contains(&expected));
+        }
     }
 
     #[test]

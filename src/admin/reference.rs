@@ -5,33 +5,33 @@ use std::fmt::Write as _;
 
 use prometheus::Registry;
 
+use super::document::PEER_STATES;
 use super::metrics::Gauges;
 use crate::discovery::metrics::PeerDiscoveryMetrics;
 use crate::otlp::metrics::SpanMetrics;
-use crate::publish::metrics::{IdentityMetrics, LeaseMetrics, LeaseOwner};
+use crate::publish::metrics::{self, IdentityMetrics, LeaseMetrics};
 use crate::reference::{REGISTERED, RegisteredMetric, assert_current, cell, code};
 use crate::relay::answer::Refusal;
 use crate::relay::client::unread::ResetReason;
-use crate::relay::documents::DocumentOutcome;
 use crate::relay::observe::{Metrics, NO_DECISION, VerbClass};
 use crate::reload::metrics::ReloadMetrics;
 use crate::routing::decide::Row;
 use crate::server::metrics::ConnectionMetrics;
 use crate::tls::metrics::CertificateMetrics;
 use crate::watches::change_log::Withheld;
-use crate::watches::metrics::EXPIRED_RESULTS;
+use crate::watches::metrics::{EXPIRED_RESULTS, HandOverResult, LeaveReason};
 
 const INTRODUCTION: &str = "\
 # Metrics reference
 
 <!-- Generated from the code; do not edit. UPDATE_DOCS=1 cargo test --lib reference -->
 
-Prometheus' text format at `/metrics` of the admin port (`admin.bindAddress`, by default `127.0.0.1:10260`), plain HTTP,
-and of the [secure admin port](commands.md#secure-admin-port). Label values come from fixed lists or from the cluster, never from a request, so the number of series is bounded. How to
-react to them: [troubleshooting.md](troubleshooting.md).
+Prometheus' text format at `/metrics` of the [admin ports](commands.md#admin-port). Label values come from fixed lists or from
+the cluster, never from a request. Counters end in `_total` or `_count`; what is no histogram is a gauge. How to react:
+[troubleshooting.md](troubleshooting.md).
 
-| metric | type | labels | meaning |
-|---|---|---|---|
+| metric | labels | meaning |
+|---|---|---|
 ";
 
 fn all() -> Vec<RegisteredMetric> {
@@ -62,14 +62,14 @@ pub(crate) fn texts<'s>(source: &'s str, function: &str) -> Vec<&'s str> {
 fn values(metric: &str, label: &str) -> String {
     let short = metric.trim_start_matches("kube_interop_proxy_");
     match (short, label) {
-        ("requests_total" | "time_to_first_byte_seconds", "decision") => format!(
+        ("requests_total", "decision") => format!(
             "{}; `{NO_DECISION}`: the proxy answered before it came to the table",
             code(Row::ALL.map(Row::name))
         ),
-        ("requests_total", "code") => "the status code of the answer; of a rare one its class, as `4xx`; `none`: the \
-             client went away before the answer began"
+        ("time_to_first_byte_seconds", "decision") => "as of requests_total".to_owned(),
+        ("requests_total", "code") => "the answer's; of a rare one its class, as `4xx`; `none`: the client went away before"
             .to_owned(),
-        (_, "verb_class") => code(VerbClass::NAMES),
+        (_, "verb_class") => code(VerbClass::ALL.map(VerbClass::name)),
         ("if_ready_answers_total", "ready") => code(["false", "true"]),
         ("spans_total", "result") => code(["exported", "failed", "dropped"]),
         ("failed_reroutes_total", "result") => code(["answered", "refused"]),
@@ -78,13 +78,16 @@ fn values(metric: &str, label: &str) -> String {
             include_str!("../relay/outcome.rs"),
             "pub fn name(&self)",
         )),
-        ("discovery_total", "how") => code(DocumentOutcome::NAMES),
-        ("identity_lease", "kept_by") => code(LeaseOwner::ALL.map(LeaseOwner::name)),
+        ("identity_lease", "kept_by") => code([metrics::PROXY, metrics::OTHER]),
         ("last_bookmarks_withheld_total", "reason") => code(Withheld::ALL.map(Withheld::name)),
         ("expired_watches_total", "result") => code(EXPIRED_RESULTS),
-        ("unread_resets_total", "reason") => code(ResetReason::NAMES),
+        ("watch_hand_overs_total", "reason") => code(LeaveReason::ALL.map(LeaveReason::name)),
+        ("watch_hand_overs_total", "result") => code(HandOverResult::ALL.map(HandOverResult::name)),
+        ("unread_resets_total", "reason") => code(ResetReason::ALL.map(ResetReason::name)),
+        ("reads_by_version", "kind") => code(["short", "long_running"]),
+        ("version_class_left_total", "reason") => code(["load", "not_ready"]),
         ("watches", "bookmarks") => code(["false", "true"]),
-        ("peers", "state") => code(["target", "live", "bare", "absent"]),
+        ("peers", "state") => code(PEER_STATES),
         ("readyz_check", "check") => code([
             "etcd-synced",
             "apiserver-initialized",
@@ -95,11 +98,10 @@ fn values(metric: &str, label: &str) -> String {
             "serving",
         ]),
         ("discovery_sources", "state") => code(["read", "failing", "unreachable"]),
-        ("discovery_reads_total", "result") => code(["ok", "failed"]),
         ("config_reloads_total", "result") => code(["applied", "failed"]),
         (_, "files") => code(["serving", "upstream", "etcd"]),
-        (_, "file") => "a key of the configuration, such as `serving.certFile`".to_owned(),
-        (_, "code") => "the status code of the answer".to_owned(),
+        (_, "file") => "the configuration's key, such as `serving.certFile`".to_owned(),
+        (_, "code") => "the status code that the client got".to_owned(),
         (_, "group" | "version" | "resource") if short.contains("rerouted") => {
             "as discovery lists it; of a CRD without version, of an aggregated API without resource; empty for \
              discovery documents"
@@ -107,7 +109,7 @@ fn values(metric: &str, label: &str) -> String {
         }
         ("build_info", "version") => "the program's version".to_owned(),
         (name, "id") if name.starts_with("apiserver_identity") => {
-            "the apiserver's ID: the name of its identity Lease".to_owned()
+            "the apiserver's ID".to_owned()
         }
         _ => panic!(
             "say in {} what the values of {metric}{{{label}}} are",
@@ -140,15 +142,41 @@ fn the_reference_of_the_metrics_is_current() {
     let names: BTreeSet<_> = all.iter().map(|metric| metric.name.as_str()).collect();
     assert!(names.len() > 30 && names.len() == all.len(), "{names:?}");
     for metric in &all {
+        let kind = match metric.kind.as_str() {
+            "histogram" => "Histogram. ",
+            _ => "",
+        };
         let cells = [
             code([metric.name.as_str()]),
-            metric.kind.clone(),
             labels(metric),
-            metric.help.clone(),
+            format!("{kind}{}", metric.help),
         ];
         writeln!(page, "| {} |", cells.map(|it| cell(&it)).join(" | ")).unwrap();
     }
     assert_current("metrics.md", &page);
+}
+
+#[test]
+fn what_counts_and_nothing_else_ends_in_total() {
+    // The names of KEP-1965.
+    const OTHERS: [&str; 2] = [
+        "apiserver_identity_lease_failure_count",
+        "apiserver_identity_lease_success_count",
+    ];
+    for metric in all() {
+        let is_counter = metric.kind == "counter" && !OTHERS.contains(&metric.name.as_str());
+        assert_eq!(
+            metric.name.ends_with("_total"),
+            is_counter,
+            "{}",
+            metric.name
+        );
+        assert!(
+            is_counter || metric.help.starts_with("1 ") || !metric.help.contains("since start"),
+            "{}",
+            metric.name
+        );
+    }
 }
 
 #[test]
@@ -161,7 +189,6 @@ fn every_metric_passes_where_it_is_noted() {
         include_str!("../otlp/metrics.rs"),
         include_str!("../publish/metrics.rs"),
         include_str!("../relay/observe/metrics.rs"),
-        include_str!("../relay/documents/metrics.rs"),
         include_str!("../relay/observe/meter.rs"),
         include_str!("../relay/client/unread.rs"),
         include_str!("../reload/metrics.rs"),

@@ -3,24 +3,24 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
 use std::time::SystemTime;
 
 use serde_json::Value;
+use time::OffsetDateTime;
 use tokio::sync::{oneshot, watch};
 
 use super::document::{
-    AddedGroupVersion, CertificatesStatus, CheckStatus, ConfigStatus, CustomStatus,
-    DiscoverySourceStatus, DiscoveryStatus, EtcdStatus, PeerStatus, ResourceStatus, ServerStatus,
-    StatusDocument,
+    AddedGroupVersion, CertificatesStatus, CheckStatus, CustomStatus, DiscoveryStatus, EtcdStatus,
+    PeerStatus, ResourceStatus, ServerStatus, StatusDocument, WindowStatus,
 };
 use crate::cluster::catalog::Published;
+use crate::config::DefaultVersion;
 use crate::discovery::peer_discovery::SourceStatus;
 use crate::kube::gvr::{Custom, Gvr, Pair, api_version};
 use crate::publish::metrics::LeaseMetrics;
 use crate::relay::shared::Shared;
 use crate::relay::upstream::health::Health;
-use crate::reload::metrics::{ReloadMetrics, ReloadStatus};
+use crate::reload::metrics::ReloadMetrics;
 use crate::routing::table::{Holders, Server, ServerKind, Snapshot};
 use crate::tls::metrics::{CertificateMetrics, rfc3339};
 
@@ -93,7 +93,7 @@ impl StatusReader {
         let resources = snapshot.resources().into_iter();
         StatusDocument {
             certificates: certificates(&self.certificates),
-            config: config(self.reload.status()),
+            config: self.reload.status(),
             custom: custom(&snapshot.custom),
             discovery: discovery(shared),
             etcd: etcd(&shared.published, snapshot.synced),
@@ -105,8 +105,29 @@ impl StatusReader {
                 .map(|(gvr, holders)| resource(gvr, holders, &snapshot))
                 .collect(),
             server: self.server(&snapshot),
-            time: rfc3339(unix(SystemTime::now())),
+            time: rfc3339(OffsetDateTime::now_utc().unix_timestamp()),
+            window: self.window(&snapshot),
         }
+    }
+
+    fn window(&self, snapshot: &Snapshot) -> Option<WindowStatus> {
+        snapshot.window?;
+        let settings = self.shared.settings.load();
+        let live = snapshot.servers.iter().filter(|server| server.live);
+        let versions = live.filter_map(|server| server.version);
+        let versions: BTreeSet<_> = versions.chain(snapshot.local_version).collect();
+        let since = snapshot.window_began.map(OffsetDateTime::from);
+        let policy = match settings.version_awareness {
+            true => settings.default_version,
+            false => DefaultVersion::Any,
+        };
+        let left = self.shared.metrics.class_left.iter();
+        Some(WindowStatus {
+            left: left.map(|it| it.get()).sum(),
+            policy: format!("{policy:?}"),
+            since: since.and_then(|since| rfc3339(since.unix_timestamp())),
+            versions: versions.iter().map(ToString::to_string).collect(),
+        })
     }
 
     fn server(&self, snapshot: &Snapshot) -> ServerStatus {
@@ -127,7 +148,7 @@ impl StatusReader {
             endpoint: shared.own.endpoint.to_string(),
             history_start,
             id: text(&shared.own.id),
-            identity_lease_kept_by: self.lease.owner().map(|owner| owner.name().to_owned()),
+            identity_lease_kept_by: self.lease.keeper().map(str::to_owned),
             initialized: shared.local.is_initialized(),
             ready: missing.is_empty(),
             missing,
@@ -137,34 +158,22 @@ impl StatusReader {
 }
 
 fn etcd(published: &Published, synced: bool) -> EtcdStatus {
-    let counters = &published.counters;
+    let etcd = published.etcd.load();
     EtcdStatus {
-        age_seconds: published.freshness.age().as_secs_f64(),
-        lists: counters.lists.load(Relaxed),
-        restores: counters.restores.load(Relaxed),
-        revision: counters.revision.load(Relaxed),
+        age_seconds: etcd.heard.elapsed().as_secs_f64(),
+        lists: etcd.lists,
+        restores: etcd.restores,
+        revision: etcd.revision,
         synced,
-        undecodable: counters.undecodable.load(Relaxed),
+        undecodable: etcd.undecodable,
     }
 }
 
 fn certificates(metrics: &CertificateMetrics) -> CertificatesStatus {
-    let files = metrics.files();
-    let ends = files.expirations.into_iter();
+    let ends = metrics.expirations();
     CertificatesStatus {
-        broken: strings(files.broken),
-        expire: ends
-            .map(|(key, end)| (key.into_owned(), rfc3339(end)))
-            .collect(),
-    }
-}
-
-fn config(status: ReloadStatus) -> ConfigStatus {
-    ConfigStatus {
-        needs_restart: status.needs_restart,
-        problems: status.problems,
-        reloaded: status.reloaded.and_then(|time| rfc3339(unix(time))),
-        settings: status.settings,
+        broken: metrics.broken().collect(),
+        expire: ends.map(|(key, end)| (key, rfc3339(end))).collect(),
     }
 }
 
@@ -210,16 +219,11 @@ fn discovery(shared: &Shared) -> DiscoveryStatus {
     }
 }
 
-fn source(source: &SourceStatus) -> DiscoverySourceStatus {
+fn source(source: &SourceStatus) -> SourceStatus {
     let since = |at: SystemTime| at.elapsed().unwrap_or_default().as_secs_f64();
-    DiscoverySourceStatus {
-        binary_version: source.version.clone(),
-        error: source.error.clone(),
-        group_versions: source.group_versions as u64,
+    SourceStatus {
         read_seconds_ago: source.read.map(since),
-        servers: strings(source.servers.iter().map(|id| &**id)),
-        state: source.state().to_owned(),
-        undescribed: source.by_name as u64,
+        ..source.clone()
     }
 }
 
@@ -228,6 +232,7 @@ fn peer(server: &Server, health: &Health) -> PeerStatus {
         bare: server.kind == ServerKind::Bare,
         binary_version: server.binary_version.clone(),
         compatibility_version: server.version.map(|version| version.to_string()),
+        draining: server.draining,
         endpoint: server.endpoint.to_string(),
         history_start: server.history_start,
         id: server.id.to_string(),
@@ -258,14 +263,6 @@ fn resource(gvr: &Gvr, holders: &Holders, snapshot: &Snapshot) -> ResourceStatus
         subresource: gvr.subresource.clone(),
         version: gvr.version.clone(),
     }
-}
-
-/// Unix time in seconds.
-fn unix(time: SystemTime) -> i64 {
-    let since = time.duration_since(SystemTime::UNIX_EPOCH);
-    since.map_or(0, |since| {
-        i64::try_from(since.as_secs()).unwrap_or(i64::MAX)
-    })
 }
 
 fn strings<'a>(texts: impl IntoIterator<Item = &'a str>) -> Vec<String> {
@@ -304,7 +301,7 @@ mod tests {
         let metrics = CertificateMetrics::new(&Registry::new()).unwrap();
         metrics.in_use("serving", false, &[]);
         metrics.in_use("etcd", true, &[("etcd.caFile".into(), 0)]);
-        metrics.broken("etcd", true);
+        metrics.set_broken("etcd", true);
         assert_eq!(
             to_value(certificates(&metrics)).unwrap(),
             json!({"broken": ["etcd"], "expire": {"etcd.caFile": "1970-01-01T00:00:00Z"}})

@@ -13,6 +13,7 @@ use crate::config::ShutdownConfig;
 use crate::local::process;
 use crate::local::state::LocalState;
 use crate::relay::shared::Shared;
+use crate::relay::shutdown::ShutdownPhase;
 use crate::server::ServingThreads;
 
 /// Between two looks at what is open.
@@ -56,19 +57,18 @@ fn is_over(drain: Duration, last: Duration, state: DrainState) -> bool {
 }
 
 /// Ends the connections of clients and the serving threads, after `shutdown.delay`.
-pub(super) async fn drain(shared: &Shared, server: ServingThreads, enter_last: impl FnOnce()) {
+pub(super) async fn drain(shared: &Shared, server: ServingThreads) {
     let ShutdownConfig { drain, .. } = shared.config.shutdown;
     let begin = shared.shutdown.drain_begin();
-    server.drain();
     let last = shared.shutdown.ending();
-    let mut apiserver = ApiserverWatch::new(&shared.local, shared.config.api_server.address);
+    let (address, mut gone_since) = (shared.config.api_server.address, None);
     let mut ticks = interval(INTERVAL);
     loop {
         ticks.tick().await;
         let metrics = &shared.metrics;
         let state = DrainState {
             elapsed: begin.elapsed(),
-            apiserver: apiserver.look().await,
+            apiserver: look(&shared.local, address, &mut gone_since).await,
             connections: server.connections(),
             early_requests: metrics.long_running.get() - metrics.late_long_running.get(),
         };
@@ -76,45 +76,31 @@ pub(super) async fn drain(shared: &Shared, server: ServingThreads, enter_last: i
             break;
         }
     }
-    enter_last();
+    shared.shutdown.enter(ShutdownPhase::Ending);
     let now = Instant::now();
     server.stop((begin + drain).max(now + last)).await;
 }
 
-/// Follows the local apiserver.
-struct ApiserverWatch<'a> {
-    local: &'a LocalState,
+/// `gone_since`: as the last look found it.
+async fn look(
+    local: &LocalState,
     address: SocketAddr,
-    gone_since: Option<Instant>,
-}
-
-impl<'a> ApiserverWatch<'a> {
-    fn new(local: &'a LocalState, address: SocketAddr) -> Self {
-        Self {
-            local,
-            address,
-            gone_since: None,
+    gone_since: &mut Option<Instant>,
+) -> Apiserver {
+    let state = match (local.is_initialized(), local.is_shutting_down()) {
+        (true, false) => Apiserver::Serves,
+        (true, true) => Apiserver::ShutsDown,
+        (false, _) => {
+            // Its process may be there although it takes no connections.
+            let looking = tokio::task::spawn_blocking(move || process::lingers(address));
+            if !looking.await.unwrap_or(false) {
+                return Apiserver::Gone(gone_since.get_or_insert_with(Instant::now).elapsed());
+            }
+            Apiserver::ShutsDown
         }
-    }
-
-    async fn look(&mut self) -> Apiserver {
-        if self.local.is_initialized() {
-            self.gone_since = None;
-            return match self.local.is_shutting_down() {
-                true => Apiserver::ShutsDown,
-                false => Apiserver::Serves,
-            };
-        }
-        // Its process may be there although it takes no connections.
-        let address = self.address;
-        let looking = tokio::task::spawn_blocking(move || process::lingers(address));
-        if looking.await.unwrap_or(false) {
-            self.gone_since = None;
-            return Apiserver::ShutsDown;
-        }
-        let since = self.gone_since.get_or_insert_with(Instant::now);
-        Apiserver::Gone(since.elapsed())
-    }
+    };
+    *gone_since = None;
+    state
 }
 
 #[cfg(test)]
@@ -168,16 +154,17 @@ mod tests {
     async fn an_apiserver_that_comes_back_while_the_proxy_drains_serves_again() {
         let local = LocalState::default();
         // Nobody has connections there.
-        let mut watch = ApiserverWatch::new(&local, ([127, 0, 0, 1], 0).into());
-        assert!(matches!(watch.look().await, Apiserver::Gone(_)));
+        let (address, mut gone_since) = (([127, 0, 0, 1], 0).into(), None);
+        let mut look = async || look(&local, address, &mut gone_since).await;
+        assert!(matches!(look().await, Apiserver::Gone(_)));
         local.answered(true, 0);
-        assert_eq!(watch.look().await, Apiserver::Serves);
+        assert_eq!(look().await, Apiserver::Serves);
         local.shuts_down(true, 0);
-        assert_eq!(watch.look().await, Apiserver::ShutsDown);
+        assert_eq!(look().await, Apiserver::ShutsDown);
         local.refused();
-        assert!(matches!(watch.look().await, Apiserver::Gone(_)));
+        assert!(matches!(look().await, Apiserver::Gone(_)));
         local.answered(true, local.epoch());
-        assert_eq!(watch.look().await, Apiserver::Serves);
-        assert_eq!(watch.gone_since, None);
+        assert_eq!(look().await, Apiserver::Serves);
+        assert_eq!(gone_since, None);
     }
 }

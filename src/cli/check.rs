@@ -1,47 +1,60 @@
-//! `check`: every problem of a configuration file and, with `--live`, of what the file names.
+//! `check`: every problem of a configuration file and, with `--live`, of what the file names; with `--pre` of a node that gets
+//! the proxy.
 
 use std::path::Path;
 use std::process::ExitCode;
 
-use super::doctor::{examine, finding};
+use clap::ValueEnum;
+
+use super::doctor::finding::{self, Finding, Level};
+use super::doctor::{examine, of_file, pre};
 use super::{block_on, exit_code, terminal};
-use crate::config::{self, Config, Problem};
-use crate::server::rotate;
-use crate::tls::serving::ServingTls;
+use crate::config::{self, Problem};
 
-pub fn run(path: &Path, live: bool) -> ExitCode {
-    exit_code(match live {
-        true => look(path),
-        false => read(path),
-    })
+/// What is printed.
+#[derive(Clone, Copy, ValueEnum)]
+pub enum FindingsFormat {
+    /// Each finding with what to do.
+    Text,
+    /// Warnings and problems, one short line each.
+    Short,
+    /// One JSON document.
+    Json,
 }
 
-fn read(path: &Path) -> Result<bool, String> {
-    let config = problems_printed(config::check(path));
-    let Some(tls) = config.and_then(|config| serving_tls(&config)) else {
-        return Ok(false);
+/// What is looked at.
+#[derive(Clone, Copy)]
+pub enum Look {
+    File,
+    Live,
+    Pre,
+}
+
+pub fn run(path: &Path, look: Look, output: FindingsFormat) -> ExitCode {
+    exit_code(findings(path, look, output))
+}
+
+fn findings(path: &Path, look: Look, output: FindingsFormat) -> Result<bool, String> {
+    let findings = match look {
+        Look::Live => block_on(async { Ok(examine(path).await) })?,
+        Look::Pre => block_on(async { Ok(pre::examine(path).await) })?,
+        Look::File => of_file(path, config::check(path).err()),
     };
-    let warning = tls.warning().map(|warning| format!("warning: {warning}\n"));
-    let good = format!("{}: no problems\n", path.display());
-    terminal::say(&(warning.unwrap_or_default() + &good)).map(|()| true)
-}
-
-fn look(path: &Path) -> Result<bool, String> {
-    let findings = block_on(async { Ok(examine(path).await) })?;
-    let lines = findings.iter().map(|finding| format!("{finding}\n"));
-    let text = lines.collect::<String>() + &finding::summary(&findings) + "\n";
-    terminal::say(&text)?;
-    let is_problem = |it: &finding::Finding| it.level == finding::Level::Problem;
+    terminal::say(&match output {
+        FindingsFormat::Text => finding::text(&findings),
+        FindingsFormat::Short => finding::short(&findings),
+        FindingsFormat::Json => finding::json(&findings),
+    })?;
+    let is_problem = |it: &Finding| it.level == Level::Problem;
     Ok(!findings.iter().any(is_problem))
 }
 
-/// `None`: there were problems, which were printed.
-pub fn problems_printed<T>(result: Result<T, Vec<Problem>>) -> Option<T> {
-    let print = |problems: Vec<Problem>| problems.iter().for_each(terminal::complain);
+/// `None`: the file at `path` has problems, which were printed.
+pub fn problems_printed<T>(path: &Path, result: Result<T, Vec<Problem>>) -> Option<T> {
+    let print = |problems| {
+        of_file(path, Some(problems))
+            .iter()
+            .for_each(terminal::complain)
+    };
     result.map_err(print).ok()
-}
-
-/// What the TLS port would use; `None`: it was printed why it cannot be used.
-pub fn serving_tls(config: &Config) -> Option<ServingTls> {
-    rotate::serving_tls(config).map_err(terminal::complain).ok()
 }

@@ -1,7 +1,7 @@
 //! Fetches documents from an admin port, for `status` and `check --live`: plain HTTP/1.1, one connection for each.
 
+use std::error::Error;
 use std::io;
-use std::net::SocketAddr;
 
 use bytes::Bytes;
 use http::header::{ACCEPT, HOST};
@@ -34,7 +34,7 @@ pub(super) enum FetchError {
     #[error("no answer within {} s", PATIENCE.as_secs())]
     Timeout,
     #[error("the answer cannot be read: {0}")]
-    Broken(#[source] Box<dyn std::error::Error + Send + Sync>),
+    Broken(#[source] Box<dyn Error + Send + Sync>),
     #[error("this is not kube-interop-proxy's admin port: {0}")]
     Foreign(String),
 }
@@ -43,7 +43,7 @@ pub(super) enum FetchError {
 pub fn address(text: &str) -> Result<String, String> {
     match is_host_and_port(text) {
         true => Ok(text.to_owned()),
-        false => Err("is not HOST:PORT such as 127.0.0.1:10260".to_owned()),
+        false => Err("is not HOST:PORT such as 127.0.0.1:6450".to_owned()),
     }
 }
 
@@ -71,31 +71,33 @@ fn read(body: &[u8]) -> Result<(Value, StatusDocument), String> {
 
 /// What the admin port answers to this path.
 pub(super) async fn get(admin: &str, path: &str) -> Result<(StatusCode, Bytes), FetchError> {
-    let answer = timeout(PATIENCE, exchange(admin, path)).await;
+    let exchange = async {
+        let tcp = TcpStream::connect(admin).await;
+        let asked = ask(tcp.map_err(FetchError::Connect)?, path).await;
+        asked.map_err(FetchError::Broken)
+    };
+    let answer = timeout(PATIENCE, exchange).await;
     answer.unwrap_or(Err(FetchError::Timeout))
 }
 
-async fn exchange(admin: &str, path: &str) -> Result<(StatusCode, Bytes), FetchError> {
-    let broken = |error: hyper::Error| FetchError::Broken(error.into());
-    let tcp = TcpStream::connect(admin)
-        .await
-        .map_err(FetchError::Connect)?;
-    // Names the port by its address: it refuses host names (DNS rebinding).
-    let address = tcp.peer_addr().map_err(FetchError::Connect)?;
-    let address = SocketAddr::new(address.ip(), address.port());
-    let handshake = http1::handshake(TokioIo::new(tcp)).await;
-    let (mut sender, connection) = handshake.map_err(broken)?;
+async fn ask(
+    tcp: TcpStream,
+    path: &str,
+) -> Result<(StatusCode, Bytes), Box<dyn Error + Send + Sync>> {
+    let (mut sender, connection) = http1::handshake(TokioIo::new(tcp)).await?;
     // The task ends when the sender is dropped.
     tokio::spawn(connection);
+    // The port refuses other names of hosts (DNS rebinding).
     let request = Request::get(path)
-        .header(HOST, address.to_string())
+        .header(HOST, "localhost")
         .header(ACCEPT, "application/json, text/plain")
-        .body(Empty::<Bytes>::new())
-        .map_err(|error| FetchError::Broken(error.into()))?;
-    let answer = sender.send_request(request).await.map_err(broken)?;
+        .body(Empty::<Bytes>::new())?;
+    let answer = sender.send_request(request).await?;
     let code = answer.status();
-    let body = Limited::new(answer.into_body(), MAX_BYTES).collect().await;
-    Ok((code, body.map_err(FetchError::Broken)?.to_bytes()))
+    let body = Limited::new(answer.into_body(), MAX_BYTES)
+        .collect()
+        .await?;
+    Ok((code, body.to_bytes()))
 }
 
 #[cfg(test)]
@@ -105,8 +107,8 @@ mod tests {
     #[test]
     fn an_address_has_a_host_and_a_port_and_nothing_else() {
         for good in [
-            "127.0.0.1:10260",
-            "[::1]:10260",
+            "127.0.0.1:6450",
+            "[::1]:6450",
             "localhost:1",
             "cp-1.example:80",
         ] {
@@ -117,12 +119,12 @@ mod tests {
             "127.0.0.1",
             "127.0.0.1:",
             "127.0.0.1:0",
-            ":10260",
+            ":6450",
             "127.0.0.1:65536",
             "a:b:1",
-            "http://127.0.0.1:10260",
+            "http://127.0.0.1:6450",
             "user@host:1",
-            "127.0.0.1:10260/statusz",
+            "127.0.0.1:6450/statusz",
             "a b:1",
         ] {
             assert!(address(bad).is_err(), "{bad}");

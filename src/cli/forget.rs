@@ -9,7 +9,8 @@ mod etcd;
 use std::collections::BTreeMap;
 use std::process::ExitCode;
 
-use self::etcd::EtcdAccess;
+use self::etcd::KnownServers;
+use super::etcd::{EtcdAccess, only_in};
 use super::terminal::say;
 use super::text::{fields, plain};
 use super::{USAGE, block_on, exit_code, terminal};
@@ -21,7 +22,7 @@ use crate::config::Config;
 const MAX_NAMED: usize = 50;
 
 const BECOMES: &str = "is answered 503 now, and 404 once this is forgotten; garbage collectors and namespace controllers \
-                       believe a 404.";
+                       act on a 404.";
 
 /// Checks a server ID of the command line: it becomes part of etcd's keys.
 pub fn server_id(text: &str) -> Result<String, String> {
@@ -43,12 +44,11 @@ pub fn run(id: &str, config: &Config, sure: bool) -> ExitCode {
 /// The error says why the server was not forgotten.
 async fn forget(id: &str, config: &Config, sure: bool) -> Result<(), String> {
     let shown = plain(id);
-    let etcd = EtcdAccess::new(config);
-    let etcd = etcd.map_err(|error| format!("etcd's certificate files: {error}"))?;
-    let known = etcd.known(id).await?;
+    let etcd = EtcdAccess::new(config)?;
+    let known = KnownServers::read(&etcd, id).await?;
     if let Some(why) = known.alive {
         return Err(format!(
-            "{shown} is not forgotten: it lives, or did less than peer.leaseTTL ago: {why}"
+            "{shown} is not forgotten: it is alive, or was less than peer.leaseTTL ago: {why}"
         ));
     }
     let Some(record) = &known.record else {
@@ -58,7 +58,7 @@ async fn forget(id: &str, config: &Config, sure: bool) -> Result<(), String> {
     if !sure && !terminal::ask(&format!("Forget {shown}?"))? {
         return Err(format!("{shown} is not forgotten: nothing was changed"));
     }
-    let dropped = etcd.drop(id, record.mod_revision).await;
+    let dropped = etcd::drop(&etcd, id, record.mod_revision).await;
     let unsure =
         |error| format!("{error}\n{shown} may be forgotten or not: the same command tells");
     let Some(changed) = dropped.map_err(unsure)? else {
@@ -85,7 +85,7 @@ fn describe(id: &str, record: &[u8], others: &[Record]) -> String {
                     format!("{count} resources in {groups} group versions"),
                 ),
             ];
-            (lines, consequence(record, others))
+            (lines, consequence(&record, others))
         }
         Err(error) => {
             let error = plain(&error.to_string());
@@ -94,26 +94,20 @@ fn describe(id: &str, record: &[u8], others: &[Record]) -> String {
         }
     };
     let known = fields(14, &lines);
-    format!("{} is gone. Known of it:\n{known}{consequence}", plain(id))
+    format!(
+        "{} is absent. Known of it:\n{known}{consequence}",
+        plain(id)
+    )
 }
 
 /// What clients will see.
-fn consequence(record: Record, others: &[Record]) -> String {
-    // Of group versions, what no other server lists.
-    let mut only = record.resources;
-    for other in others {
-        for (group_version, listed) in &other.resources {
-            if let Some(left) = only.get_mut(group_version) {
-                left.retain(|resource| !listed.contains(resource));
-            }
-        }
-    }
-    only.retain(|_, left| !left.is_empty());
+fn consequence(record: &Record, others: &[Record]) -> String {
+    let only = only_in(record, others.iter());
     if only.is_empty() {
         return "Other proxies list all of it, too.\n".to_owned();
     }
-    let groups = some(only.keys().map(|name| plain(name)));
-    let count: usize = only.values().map(Vec::len).sum();
+    let groups = some(only.iter().map(|(name, _)| plain(name)));
+    let count: usize = only.iter().map(|(_, count)| count).sum();
     format!("No other proxy lists {count} of them ({groups}). What nobody lists {BECOMES}\n")
 }
 
@@ -128,7 +122,7 @@ fn version(record: &Record) -> String {
 /// For an ID without keys. `ids`: servers that have one, and whether they live.
 fn unknown(id: &str, ids: &BTreeMap<String, bool>) -> String {
     let names = some(ids.iter().map(|(id, lives)| {
-        let state = if *lives { "lives" } else { "gone" };
+        let state = if *lives { "alive" } else { "absent" };
         format!("{} ({state})", plain(id))
     }));
     let others = match ids.is_empty() {

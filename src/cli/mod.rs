@@ -7,11 +7,15 @@ pub mod arguments;
 pub mod check;
 pub mod doctor;
 pub mod forget;
+pub mod install;
 pub mod status;
 pub mod terminal;
 
+mod addresses;
+mod etcd;
 mod fetch;
 mod text;
+mod wait;
 
 use std::process::ExitCode;
 use std::time::Duration;

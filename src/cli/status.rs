@@ -32,18 +32,14 @@ pub enum OutputFormat {
 }
 
 /// The document as the proxy wrote it and as it is read, or one line that says why there is none.
-fn fetch(admin: &str) -> Result<(Value, StatusDocument), String> {
-    let document = async {
-        super::fetch::status(admin)
-            .await
-            .map_err(|it| it.to_string())
-    };
-    block_on(document).map_err(|error| format!("{admin}: {error}"))
+async fn fetch(admin: &str) -> Result<(Value, StatusDocument), String> {
+    let fetched = super::fetch::status(admin).await;
+    fetched.map_err(|error| format!("{admin}: {error}"))
 }
 
 /// Shows the status of the proxy whose admin port is at `admin`, an [`address`]. Returns whether it is ready.
 pub fn run(admin: &str, format: OutputFormat) -> Result<bool, String> {
-    let (document, status) = fetch(admin)?;
+    let (document, status) = block_on(fetch(admin))?;
     terminal::say(&match format {
         OutputFormat::Table => table::page(&status, OffsetDateTime::now_utc()),
         OutputFormat::Json => indented(&document),

@@ -129,8 +129,8 @@ impl Server {
             key_file: self.files.path().join("key"),
         };
         let files = [
-            TlsFile::certificates("cert", &pair.cert_file),
-            TlsFile::key("key", &pair.key_file),
+            TlsFile::new("cert", &pair.cert_file),
+            TlsFile::new("key", &pair.key_file),
         ];
         let trust = Trust::read(&pair.cert_file, &pair, &FileSnapshot::read(&files)).unwrap();
         let trust = Arc::new(trust);

@@ -31,7 +31,7 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 use tokio_rustls::TlsConnector;
 
-use crate::config::RequestHeaders;
+use crate::config::{Config, RequestHeaders};
 use crate::kube::media_type;
 use crate::tls::credentials::{Credentials, Current, Trust};
 
@@ -134,6 +134,17 @@ impl ClientMaker {
             identity,
             timeout,
         })
+    }
+
+    /// Of clients for peers.
+    pub fn of_peers(
+        config: &Config,
+        credentials: Current,
+        identity: HeaderMap,
+        timeout: Duration,
+    ) -> Result<Self, MakerError> {
+        let name = &config.peer.server_name;
+        Self::new(name, credentials, |of| &of.peers, identity, timeout)
     }
 
     /// A client of the server at `address`, without a connection yet.

@@ -14,7 +14,6 @@ use if_ready::retry::{self, MOST_RETRIES, Outcome};
 const BACKOFF: Backoff = Backoff {
     first: Duration::from_millis(100),
     longest: Duration::from_secs(5),
-    jitter: 0.5,
 };
 
 /// How long to wait before the next attempt; `None`: `outcome` is final.

@@ -12,12 +12,12 @@ use etcd_client::Client;
 use tokio::sync::{Notify, watch};
 use tokio::time::{sleep, timeout};
 
-use super::connector::{Connector, SharedClient};
+use super::connector::{Connector, Session};
 use super::etcd;
 use super::keys::{EtcdKeys, Topic};
 use super::source::{Listing, SourceError};
 use crate::config::{BareServersMode, Config};
-use crate::log_throttle::{LogThrottle, chain};
+use crate::log_throttle::{LogThrottle, warn_new};
 
 /// The keys by which servers show themselves.
 pub const TOPICS: [Topic; 5] = [
@@ -30,6 +30,14 @@ pub const TOPICS: [Topic; 5] = [
 
 /// A revision for each of [`TOPICS`].
 pub type Revisions = [i64; TOPICS.len()];
+
+/// With these revisions, and 0 for the other topics.
+pub fn revisions(known: &[(Topic, i64)]) -> Revisions {
+    TOPICS.map(|topic| {
+        let found = known.iter().find(|(of, _)| *of == topic);
+        found.map_or(0, |(_, revision)| *revision)
+    })
+}
 
 /// How long a request waits.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -70,15 +78,13 @@ struct Reading {
 impl Absence {
     /// Whether the snapshot gets, within two seconds, all servers that have written their keys before this call.
     pub async fn is_nobody_missing(&self) -> bool {
-        timeout(PATIENCE, self.nobody_missing()).await.is_ok()
-    }
-
-    async fn nobody_missing(&self) {
-        let newest = self.newest().await;
-        let mut followed = self.followed.subscribe();
-        let caught_up = followed.wait_for(|followed| covers(followed, &newest));
-        // The sender is in `self`.
-        let _ = caught_up.await;
+        let caught_up = async {
+            let newest = self.newest().await;
+            let mut followed = self.followed.subscribe();
+            // The sender is in `self`.
+            let _ = followed.wait_for(|now| covers(now, &newest)).await;
+        };
+        timeout(PATIENCE, caught_up).await.is_ok()
     }
 
     /// What a read shows that begins after this call.
@@ -105,13 +111,8 @@ impl Absence {
                         break;
                     }
                     Err(error) => {
-                        if throttle.should_log((), chain(&error)) {
-                            let error = &error as &dyn std::error::Error;
-                            tracing::warn!(
-                                error,
-                                "etcd cannot be asked for servers: no 404 is certain"
-                            );
-                        }
+                        let text = "etcd cannot be asked for servers: no 404 is certain";
+                        warn_new!(throttle, (), &error, "{text}");
                         sleep(PAUSE).await;
                     }
                 }
@@ -120,8 +121,8 @@ impl Absence {
     }
 }
 
-/// Whether everything that was read is known.
-fn covers(followed: &Revisions, newest: &Revisions) -> bool {
+/// Whether everything that was read, or written, is known.
+pub fn covers(followed: &Revisions, newest: &Revisions) -> bool {
     followed.iter().zip(newest).all(|(known, new)| known >= new)
 }
 
@@ -137,7 +138,7 @@ fn last_write(listing: &Listing, followed: i64) -> Result<i64, SourceError> {
 
 /// Reads etcd, over a connection of its own.
 pub struct EtcdReader {
-    etcd: SharedClient,
+    etcd: Session,
     keys: EtcdKeys,
     /// Bare servers do not count.
     ignores_bare: bool,
@@ -145,10 +146,8 @@ pub struct EtcdReader {
 
 impl NewestWrites for EtcdReader {
     async fn read(&mut self, followed: Revisions) -> Result<Revisions, SourceError> {
-        let mut used = None;
         let reading = async {
-            let (client, number) = self.etcd.get().await?;
-            used = Some(number);
+            let client = self.etcd.client().await?;
             let [servers, live, endpoints, claims, masters] =
                 std::array::from_fn(|at| self.last_write(&client, TOPICS[at], followed[at]));
             let (servers, live, endpoints, claims, masters) =
@@ -157,8 +156,8 @@ impl NewestWrites for EtcdReader {
         };
         let read = timeout(READ_TIMEOUT, reading).await;
         let read = read.unwrap_or(Err(SourceError::Timeout));
-        if let (Err(_), Some(number)) = (&read, used) {
-            self.etcd.failed(number).await;
+        if read.is_err() {
+            self.etcd.close();
         }
         read
     }
@@ -167,7 +166,7 @@ impl NewestWrites for EtcdReader {
 impl EtcdReader {
     pub fn new(config: &Config, connector: Connector, keys: EtcdKeys) -> Self {
         Self {
-            etcd: SharedClient::new(connector),
+            etcd: Session::new(connector),
             keys,
             ignores_bare: config.rerouting.bare_servers == BareServersMode::Ignore,
         }

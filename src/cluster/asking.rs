@@ -57,13 +57,8 @@ impl UnproxiedReader {
     ) -> Result<Self, MakerError> {
         let names = &config.serving.request_headers;
         let maker = |group| {
-            let maker = ClientMaker::new(
-                &config.peer.server_name,
-                credentials.clone(),
-                |credentials| &credentials.peers,
-                client::identity(names, USER, &[group])?,
-                TIMEOUT,
-            );
+            let identity = client::identity(names, USER, &[group])?;
+            let maker = ClientMaker::of_peers(config, credentials.clone(), identity, TIMEOUT);
             maker.map(Arc::new)
         };
         Ok(Self {
@@ -78,10 +73,15 @@ impl UnproxiedReader {
 
     fn reader(&self, server: &Unproxied) -> Reader {
         let masters = self.masters.client(server.address);
-        match server.id {
-            Some(_) => Reader::with_lister(self.native.client(server.address), masters),
-            None => Reader::of_apiserver(masters),
+        let mut reader;
+        if server.id.is_some() {
+            reader = Reader::new(self.native.client(server.address));
+            reader.lister = Some(masters);
+        } else {
+            reader = Reader::new(masters);
+            reader.no_proxy = true;
         }
+        reader
     }
 
     /// Asks each of the candidates, over one connection at a time, until their sender is dropped.

@@ -38,7 +38,7 @@ pub(super) struct AskedAddress {
     pub(super) until: Instant,
 }
 
-/// What was read and is not known to be gone, in the order of addresses.
+/// What was read and is not known to be absent, in the order of addresses.
 pub(super) type Asked = BTreeMap<SocketAddr, AskedAddress>;
 
 impl ClusterState {
@@ -163,7 +163,7 @@ impl ClusterState {
             .collect()
     }
 
-    /// Records of servers whose proxy is gone while their apiserver lives and cannot be read, with their revisions. They
+    /// Records of servers whose proxy is down while their apiserver lives and cannot be read, with their revisions. They
     /// must not end, or what only these apiservers serve would count as served by nobody.
     pub fn unreachable_records(&self, own: Option<&str>) -> BTreeMap<String, i64> {
         let records = self.servers.iter();
@@ -198,8 +198,8 @@ impl ClusterState {
         living
     }
 
-    /// Removes what is not needed any more: of addresses that are explained otherwise at once, of those that are gone after
-    /// the grace. Returns whether readers see a change.
+    /// Removes what is not needed any more: of addresses that are explained otherwise at once, of those that are absent
+    /// after the grace. Returns whether readers see a change.
     pub fn expire_bare(&mut self, now: Instant) -> bool {
         let suspended = self.masters.expire(now);
         let living = self.remember_living(now);

@@ -5,19 +5,17 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
-use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::time::{Duration, Instant};
+use std::time::{Instant, SystemTime};
 
 use arc_swap::ArcSwap;
 use serde_json::Value;
 use tokio::sync::{mpsc, oneshot, watch};
 
-use super::absence::Absence;
+use super::absence::{Absence, Revisions};
 use super::leases::NamedLease;
-use super::others_ids::OthersIds;
-use super::own_keys::OwnKeys;
-use super::state::ClusterState;
+use super::members::OthersIds;
+use super::state::{ClusterState, EtcdProgress};
 use super::unproxied::{BareAnswer, Candidates, Unproxied};
 use super::watch::Queued;
 use crate::kube::gvr::Custom;
@@ -25,54 +23,10 @@ use crate::kube::requestheader::PublishedNames;
 use crate::local::discovery::LocalView;
 use crate::local::reader::FormerRecord;
 use crate::retry::sleep_until;
-use crate::routing::table::{Server, Snapshot};
+use crate::routing::table::{Server, ServerKind, Snapshot};
 
 /// Messages that are taken before a snapshot is published.
 const BATCH: usize = 512;
-
-/// Counts of events from etcd, for metrics.
-#[derive(Debug, Default)]
-pub struct EtcdCounters {
-    /// Complete lists.
-    pub lists: AtomicU64,
-    /// Values that could not be decoded.
-    pub undecodable: AtomicU64,
-    /// Watches that found that etcd was restored or replaced.
-    pub restores: AtomicU64,
-    /// The newest known revision.
-    pub revision: AtomicI64,
-}
-
-/// When the quietest of etcd's watches last had an event.
-#[derive(Debug)]
-pub struct Freshness {
-    start: Instant,
-    /// Milliseconds after `start`.
-    heard: AtomicU64,
-}
-
-impl Freshness {
-    /// Time since that event, or since start.
-    pub fn age(&self) -> Duration {
-        let heard = Duration::from_millis(self.heard.load(Ordering::Relaxed));
-        self.start.elapsed().saturating_sub(heard)
-    }
-
-    fn set(&self, heard: Option<Instant>) {
-        let after = heard.map_or(Duration::ZERO, |heard| heard - self.start);
-        let millis = u64::try_from(after.as_millis()).unwrap_or(u64::MAX);
-        self.heard.store(millis, Ordering::Relaxed);
-    }
-}
-
-impl Default for Freshness {
-    fn default() -> Self {
-        Self {
-            start: Instant::now(),
-            heard: AtomicU64::new(0),
-        }
-    }
-}
 
 /// What the catalog publishes, and how others reach it.
 #[derive(Debug, Clone)]
@@ -81,10 +35,9 @@ pub struct Published {
     pub snapshot: Arc<ArcSwap<Snapshot>>,
     /// Notifies of every new snapshot.
     pub changed: watch::Sender<()>,
-    pub freshness: Arc<Freshness>,
-    pub counters: Arc<EtcdCounters>,
+    pub etcd: Arc<ArcSwap<EtcdProgress>>,
     /// This proxy's keys, as the watches show them.
-    pub own_keys: watch::Sender<OwnKeys>,
+    pub own_keys: watch::Sender<Revisions>,
     /// CRDs and aggregated APIs; `None` until etcd was read.
     pub custom: watch::Sender<Option<Arc<Custom>>>,
     /// What the proxy before this one has written. Set before `custom`.
@@ -120,8 +73,13 @@ impl Published {
         let published = Self {
             snapshot: Arc::default(),
             changed: watch::Sender::default(),
-            freshness: Arc::default(),
-            counters: Arc::default(),
+            etcd: Arc::new(ArcSwap::from_pointee(EtcdProgress {
+                lists: 0,
+                undecodable: 0,
+                restores: 0,
+                revision: 0,
+                heard: Instant::now(),
+            })),
             own_keys: watch::Sender::default(),
             custom: watch::Sender::default(),
             former: Arc::default(),
@@ -145,7 +103,7 @@ pub struct OwnServer {
     /// The name of the apiserver's identity Lease (KEP-1965), once it is known: the ID that the apiserver has given
     /// itself, else the server ID.
     pub apiserver_id: watch::Receiver<Option<Arc<str>>>,
-    /// Where peers reach this proxy.
+    /// Where peers reach this proxy; [canonical](super::record::canonical).
     pub endpoint: SocketAddr,
 }
 
@@ -208,33 +166,21 @@ impl Catalog {
 
     /// Takes a message and those that wait behind it. Returns whether a new snapshot is due.
     fn take(&mut self, first: Queued) -> bool {
-        let (mut snapshot, mut leases, mut header_names) = (false, false, false);
+        let mut changed = false;
         let waiting = std::iter::from_fn(|| self.messages.try_recv().ok());
         for (message, _room) in std::iter::once(first).chain(waiting).take(BATCH) {
-            let changes = self.state.take(message, Instant::now());
-            snapshot |= changes.snapshot;
-            leases |= changes.leases;
-            header_names |= changes.header_names;
+            changed |= self.state.take(message, Instant::now());
         }
-        self.published.freshness.set(self.state.heard());
-        let counters = &self.published.counters;
-        for (counter, now) in [
-            (&counters.lists, self.state.lists()),
-            (&counters.undecodable, self.state.undecodable()),
-            (&counters.restores, self.state.restores),
-        ] {
-            counter.store(now, Ordering::Relaxed);
-        }
-        let revision = self.state.revision();
-        counters.revision.store(revision, Ordering::Relaxed);
-        if leases && let Some(seen) = self.state.named_leases() {
+        let before = self.published.etcd.load().heard;
+        let progress = self.state.progress(before);
+        self.published.etcd.store(Arc::new(progress));
+        if std::mem::take(&mut self.state.leases_changed)
+            && let Some(seen) = self.state.named_leases()
+        {
             self.published.leases.send_replace(Some(Arc::new(seen)));
         }
-        if header_names {
-            let names = self.state.header_names();
-            self.published.header_names.send_replace(names);
-        }
-        snapshot
+        send_if_changed(&self.published.header_names, self.state.header_names());
+        changed
     }
 
     fn publish(&mut self) {
@@ -257,7 +203,10 @@ impl Catalog {
         let records = self.state.unreachable_records(own);
         send_if_changed(&self.published.unreachable_records, records);
         send_if_changed(&self.published.others_ids, self.state.others_ids());
-        let snapshot = self.state.compile(own, &view);
+        let mut snapshot = self.state.compile(own, &view);
+        let began = self.published.snapshot.load().window_began;
+        let began = began.unwrap_or_else(SystemTime::now);
+        snapshot.window_began = snapshot.window.map(|_| began);
         let snapshot = Arc::new(snapshot);
         let before = self.published.snapshot.swap(snapshot.clone());
         // After a restart it may have another ID.
@@ -290,19 +239,21 @@ const FORGOTTEN: &str = "forgotten: what only it served is answered with 404";
 
 /// The servers whose state changed, and what it means for requests.
 fn transitions<'s>(before: &'s Snapshot, now: &'s Snapshot) -> Vec<(&'s Server, &'static str)> {
-    let state = |server: &Server| match (server.target, server.live) {
-        (true, _) => "target: requests may be sent there",
-        (_, true) => "live: its apiserver is not ready for requests of others",
-        _ => "absent: what only it serves is answered with 503",
+    let state = |server: &Server| match (server.live, server.kind, server.target) {
+        (false, ..) => "absent: what only it serves is answered with 503",
+        (_, ServerKind::Bare, true) => "bare: requests may be sent there",
+        (_, ServerKind::Bare, false) => "bare: its apiserver cannot be asked",
+        (.., true) => "target: requests may be sent there",
+        (.., false) => "live: its apiserver is not ready for requests of others",
     };
     let find = |snapshot: &'s Snapshot, id: &str| snapshot.servers.iter().find(|it| *it.id == *id);
     let was = |server: &Server| find(before, &server.id).map(state);
     let changed = now.servers.iter().filter(|it| was(it) != Some(state(it)));
-    let gone = before.servers.iter();
-    let gone = gone.filter(|server| find(now, &server.id).is_none());
+    let forgotten = before.servers.iter();
+    let forgotten = forgotten.filter(|server| find(now, &server.id).is_none());
     changed
         .map(|server| (server, state(server)))
-        .chain(gone.map(|server| (server, FORGOTTEN)))
+        .chain(forgotten.map(|server| (server, FORGOTTEN)))
         .collect()
 }
 
@@ -317,6 +268,8 @@ fn send_if_changed<T: PartialEq>(whom: &watch::Sender<T>, now: T) {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
     use crate::cluster::keys::Topic;
     use crate::cluster::source::{EtcdItem, Event};
@@ -328,30 +281,25 @@ mod tests {
         let (a, b, mut c) = (Server::peer("a"), Server::peer("b"), Server::peer("c"));
         c.target = false;
         let before = snapshot(vec![a, b.clone(), c.clone()]);
-        let mut gone = b;
-        (gone.target, gone.live) = (false, false);
-        let now = snapshot(vec![gone, c, Server::peer("d")]);
+        let mut absent = b;
+        (absent.target, absent.live) = (false, false);
+        let mut bare = Server::peer("e");
+        bare.kind = ServerKind::Bare;
+        let now = snapshot(vec![absent, c, Server::peer("d"), bare]);
         let changed = transitions(&before, &now);
         let words = |text: &'static str| text.split(':').next();
         let changed: Vec<_> = changed
             .iter()
             .map(|(it, text)| (&*it.id, words(text)))
             .collect();
-        let expected = [("b", "absent"), ("d", "target"), ("a", "forgotten")];
+        let expected = [
+            ("b", "absent"),
+            ("d", "target"),
+            ("e", "bare"),
+            ("a", "forgotten"),
+        ];
         assert_eq!(changed, expected.map(|(id, state)| (id, Some(state))));
         assert_eq!(transitions(&now, &now), []);
-    }
-
-    #[test]
-    fn the_age_is_that_of_the_quietest_topic() {
-        let freshness = Freshness::default();
-        let ago = Duration::from_secs(20);
-        freshness.set(Some(freshness.start + ago));
-        assert_eq!(freshness.age(), Duration::ZERO, "a moment later");
-        freshness.set(None);
-        std::thread::sleep(Duration::from_millis(20));
-        let age = freshness.age();
-        assert!(age >= Duration::from_millis(20), "{age:?}");
     }
 
     fn definition(number: usize) -> Message {

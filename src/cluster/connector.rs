@@ -92,30 +92,67 @@ impl Connector {
     }
 }
 
-/// A client for many requests, until one of them fails.
-pub struct SharedClient(Mutex<(Connector, Option<Client>)>);
+/// A client for many requests, until one of them fails. It is made when it is needed.
+pub struct Session {
+    connector: Connector,
+    client: Option<Client>,
+}
+
+impl Session {
+    pub fn new(connector: Connector) -> Self {
+        Self {
+            connector,
+            client: None,
+        }
+    }
+
+    /// The client, which is kept only if it is given back. With new certificates there is a new one.
+    pub async fn take(&mut self) -> Result<Client, SourceError> {
+        match self.client.take() {
+            Some(kept) if self.connector.is_current() => Ok(kept),
+            _ => self.connector.connect().await,
+        }
+    }
+
+    pub fn keep(&mut self, client: Client) {
+        self.client = Some(client);
+    }
+
+    pub async fn client(&mut self) -> Result<Client, SourceError> {
+        let client = self.take().await?;
+        Ok(self.client.insert(client).clone())
+    }
+
+    /// A request has failed: the next client is for another endpoint.
+    pub fn close(&mut self) {
+        self.client = None;
+    }
+
+    /// How long a request may take.
+    pub fn limit(&self) -> Duration {
+        self.connector.limit
+    }
+}
+
+/// A session of several tasks.
+pub struct SharedClient(Mutex<Session>);
 
 impl SharedClient {
     pub fn new(connector: Connector) -> Self {
-        Self(Mutex::new((connector, None)))
+        Self(Mutex::new(Session::new(connector)))
     }
 
-    /// The client, and its number. With new certificates there is a new client.
+    /// The client, and its number.
     pub async fn get(&self) -> Result<(Client, usize), SourceError> {
-        let mut guard = self.0.lock().await;
-        let (connector, client) = &mut *guard;
-        let client = match client.take() {
-            Some(kept) if connector.is_current() => client.insert(kept),
-            _ => client.insert(connector.connect().await?),
-        };
-        Ok((client.clone(), connector.next))
+        let mut session = self.0.lock().await;
+        Ok((session.client().await?, session.connector.next))
     }
 
-    /// The client of this number has failed: the next one is for another endpoint.
+    /// The client of this number has failed.
     pub async fn failed(&self, number: usize) {
-        let mut guard = self.0.lock().await;
-        if guard.0.next == number {
-            guard.1 = None;
+        let mut session = self.0.lock().await;
+        if session.connector.next == number {
+            session.close();
         }
     }
 }
@@ -123,12 +160,10 @@ impl SharedClient {
 /// The certificate files; none without https.
 pub fn files(config: &EtcdConfig) -> Vec<TlsFile> {
     let ca = config.ca_file.iter();
-    let mut files: Vec<_> = ca
-        .map(|path| TlsFile::certificates("etcd.caFile", path))
-        .collect();
+    let mut files: Vec<_> = ca.map(|path| TlsFile::new("etcd.caFile", path)).collect();
     if let Some(pair) = &config.client {
-        files.push(TlsFile::certificates("etcd.certFile", &pair.cert_file));
-        files.push(TlsFile::key("etcd.keyFile", &pair.key_file));
+        files.push(TlsFile::new("etcd.certFile", &pair.cert_file));
+        files.push(TlsFile::new("etcd.keyFile", &pair.key_file));
     }
     files
 }
@@ -141,10 +176,10 @@ pub fn tls_options(
     let Some(ca_file) = &config.ca_file else {
         return Ok(None);
     };
-    reading.authorities(ca_file)?;
+    reading.roots(ca_file)?;
     let mut tls = TlsOptions::new().ca_certificate(Certificate::from_pem(reading.bytes(ca_file)?));
     if let Some(pair) = &config.client {
-        reading.pair(pair)?;
+        reading.certified_key(pair)?;
         let (cert, key) = (
             reading.bytes(&pair.cert_file)?,
             reading.bytes(&pair.key_file)?,
@@ -170,19 +205,10 @@ pub async fn bounded<T>(
     }
 }
 
-/// What the client library says went wrong.
+/// What the client library says went wrong: what happened, and the first cause of it. The library's own text of a status
+/// has its insides in it.
 pub fn failed(error: Error) -> SourceError {
-    SourceError::Failed(Box::new(Reason(reason(&error))))
-}
-
-/// Why a request failed. The library's own text has its insides in it.
-#[derive(Debug, thiserror::Error)]
-#[error("{0}")]
-struct Reason(String);
-
-/// What happened, and the first cause of it.
-fn reason(error: &Error) -> String {
-    let (text, mut source) = match error {
+    let (mut reason, source) = match &error {
         Error::GRpcStatus(status) if status.message().is_empty() => {
             (status.code().to_string(), status.source())
         }
@@ -190,15 +216,13 @@ fn reason(error: &Error) -> String {
         Error::TransportError(error) => (error.to_string(), error.source()),
         other => (other.to_string(), None),
     };
-    let mut first = String::new();
-    while let Some(cause) = source {
-        first = cause.to_string();
-        source = cause.source();
+    let causes = std::iter::successors(source, |cause| (*cause).source());
+    if let Some(first) = causes.last().map(ToString::to_string)
+        && !reason.contains(&first)
+    {
+        reason = format!("{reason}: {first}");
     }
-    match text.contains(&first) {
-        true => text,
-        false => format!("{text}: {first}"),
-    }
+    SourceError::Failed(reason.into())
 }
 
 #[cfg(test)]

@@ -8,19 +8,22 @@ use etcd_client::{
     WatchResponse, WatchStream,
 };
 
-use super::connector::{Connector, REQUEST_TIMEOUT, failed, within};
+use super::connector::{Connector, REQUEST_TIMEOUT, Session, failed, within};
 use super::source::{
     Batch, ChangeStream, EtcdItem, Event, Listing, ListingRest, SourceError, WatchSource,
 };
+use crate::kube::version::numbers;
 
 /// A catch-up after a long break comes as one message from what is not etcd, and one value can be as large as its limit
 /// for requests; the library's default of 4 MiB would fail them for ever.
 pub const MAX_MESSAGE: usize = 256 << 20;
 /// Largest answer to a list, unless it has one value only. 10 of them fit at etcd's default limit of 1.5 MiB.
 const MAX_PAGE: usize = 16 << 20;
-/// Bytes that a page is to have, as far as the size of the values before tells.
-const GOOD_PAGE: i64 = 4 << 20;
+/// Values of the first page. Each page is to have twice as many as the one before, if that was small, or half as many as
+/// failed.
 const FIRST_VALUES: i64 = 10;
+/// Bytes of a page after which the next one may have twice as many.
+const GOOD_PAGE: usize = 4 << 20;
 const MOST_VALUES: i64 = 250;
 /// For each page etcd counts all keys that are left, so many small ones take the square of their number.
 const KEYS_PAGE: i64 = 10_000;
@@ -32,8 +35,8 @@ const MAX_KEY: usize = 320;
 
 /// etcd, followed through a connection of its own.
 pub struct EtcdSource {
-    connector: Connector,
-    client: Option<Client>,
+    etcd: Session,
+    prefix: String,
     patience: Duration,
     /// ID of the cluster that was listed; 0: it did not say.
     cluster: u64,
@@ -41,55 +44,39 @@ pub struct EtcdSource {
 
 impl EtcdSource {
     /// Connects when first asked. `patience`: a watch that is quiet for longer is asked whether it lives.
-    pub fn new(connector: Connector, patience: Duration) -> Self {
+    pub fn new(connector: Connector, prefix: String, patience: Duration) -> Self {
         Self {
-            connector,
-            client: None,
+            etcd: Session::new(connector),
+            prefix,
             patience,
             cluster: 0,
-        }
-    }
-
-    /// Takes the client; after a failure it is not put back. New certificates count after a watch failed.
-    async fn take(&mut self) -> Result<Client, SourceError> {
-        match self.client.take() {
-            Some(client) if self.connector.is_current() => Ok(client),
-            _ => self.connector.connect().await,
         }
     }
 }
 
 #[async_trait]
 impl WatchSource for EtcdSource {
-    async fn list(
-        &mut self,
-        prefix: &str,
-        rest: Option<ListingRest>,
-    ) -> Result<Listing, SourceError> {
+    async fn list(&mut self, rest: Option<ListingRest>) -> Result<Listing, SourceError> {
+        let prefix = &*self.prefix;
         let mut wanted = rest.unwrap_or_else(|| first_part(prefix, false));
         loop {
-            let client = self.take().await?;
+            let client = self.etcd.take().await?;
             match list_part(&client.kv_client(), prefix, false, wanted.clone()).await {
                 // The next member is asked; over a slow link less may pass.
-                Err(SourceError::Timeout) if wanted.limit > 1 => {
-                    wanted.limit = smaller(wanted.limit);
-                }
+                Err(SourceError::Timeout) if wanted.limit > 1 => wanted.limit /= 2,
                 listed => {
                     let (part, cluster) = listed?;
                     self.cluster = cluster;
-                    self.client = Some(client);
+                    self.etcd.keep(client);
                     return Ok(part);
                 }
             }
         }
     }
 
-    async fn watch(
-        &mut self,
-        prefix: &str,
-        from: i64,
-    ) -> Result<Box<dyn ChangeStream>, SourceError> {
-        let mut client = self.take().await?;
+    async fn watch(&mut self, from: i64) -> Result<Box<dyn ChangeStream>, SourceError> {
+        let prefix = &*self.prefix;
+        let mut client = self.etcd.take().await?;
         // Another connection may lead to another server; one that does not tell is trusted with nothing.
         let version = match within(client.status()).await {
             Ok(status) => status.version().to_owned(),
@@ -114,7 +101,7 @@ impl WatchSource for EtcdSource {
             ordered: orders_requested_progress(&version),
         };
         changes.begin(from - 1, self.cluster).await?;
-        self.client = Some(client);
+        self.etcd.keep(client);
         Ok(Box::new(changes))
     }
 }
@@ -153,9 +140,7 @@ async fn list_part(
 ) -> Result<(Listing, u64), SourceError> {
     let mut page = loop {
         match page(kv, prefix, keys_only, &wanted).await {
-            Err(error) if error.is_too_large() && wanted.limit > 1 => {
-                wanted.limit = smaller(wanted.limit);
-            }
+            Err(error) if error.is_too_large() && wanted.limit > 1 => wanted.limit /= 2,
             page => break page?,
         }
     };
@@ -165,7 +150,7 @@ async fn list_part(
         wanted.revision = revision;
     }
     if !keys_only {
-        wanted.limit = next_limit(wanted.limit, kvs.iter().map(size));
+        wanted.limit = next_limit(wanted.limit, kvs.iter().map(size).sum());
     }
     let last = kvs.last().filter(|_| more);
     let from = last.map(|last| [last.key(), b"\0"].concat());
@@ -200,20 +185,13 @@ async fn page(
     within(kv.get(wanted.from.as_slice(), Some(options))).await
 }
 
-/// What to ask for after `limit` values were too much for one answer.
-fn smaller(limit: i64) -> i64 {
-    match limit {
-        0..=FIRST_VALUES => limit / 2,
-        _ => FIRST_VALUES,
+/// What to ask for after `limit` values, which had so many bytes. Twice as much as a large page would be too much, and
+/// etcd would read it for nothing, again and again.
+fn next_limit(limit: i64, bytes: usize) -> i64 {
+    match bytes {
+        0..=GOOD_PAGE => MOST_VALUES.min(limit * 2),
+        _ => limit,
     }
-}
-
-/// What to ask for after `limit` values, by the sizes of those that came.
-fn next_limit(limit: i64, sizes: impl ExactSizeIterator<Item = usize>) -> i64 {
-    let count = i64::try_from(sizes.len()).unwrap_or(i64::MAX);
-    let bytes = i64::try_from(sizes.sum::<usize>()).unwrap_or(i64::MAX);
-    let fitting = GOOD_PAGE.saturating_mul(count) / bytes.max(1);
-    fitting.min(limit.saturating_mul(8)).clamp(1, MOST_VALUES)
 }
 
 fn size(kv: &KeyValue) -> usize {
@@ -223,15 +201,10 @@ fn size(kv: &KeyValue) -> usize {
 /// Whether requested progress comes after all changes that it speaks of, in etcd of this version: before 3.4.25 and
 /// 3.5.8 it could overtake them (etcd#15220), in rare cases until 3.4.31 and 3.5.13. kine says no version.
 pub fn orders_requested_progress(version: &str) -> bool {
-    let mut numbers = version
-        .split(['.', '-', '+'])
-        .map(|part| part.parse::<u32>().ok());
-    let mut next = || numbers.next().flatten();
-    match (next(), next(), next()) {
-        (Some(3), Some(4), Some(patch)) => patch >= 31,
-        (Some(3), Some(5), Some(patch)) => patch >= 13,
-        (Some(major), Some(minor), Some(_)) => (major, minor) > (3, 5),
-        _ => false,
+    match numbers(version) {
+        [3, 4, patch] => patch >= 31,
+        [3, 5, patch] => patch >= 13,
+        [major, minor, _] => (major, minor) > (3, 5),
     }
 }
 
@@ -245,7 +218,7 @@ struct EtcdChanges {
     patience: Duration,
     /// It can be asked for progress.
     asks: bool,
-    /// And its answer can be believed.
+    /// And its answer can be relied on.
     ordered: bool,
 }
 
@@ -314,12 +287,7 @@ impl EtcdChanges {
 
     /// What a message says; `None`: nothing.
     fn read(&self, message: &WatchResponse) -> Result<Option<Batch>, SourceError> {
-        if message.compact_revision() > 0 {
-            return Err(SourceError::Compacted(message.compact_revision()));
-        }
-        if message.canceled() {
-            return Err(SourceError::Ended(message.cancel_reason().to_owned()));
-        }
+        unless_ended(message)?;
         if message.created() {
             // Its revision is that of the store, not of what this watch has delivered.
             return Ok(None);
@@ -336,13 +304,24 @@ impl EtcdChanges {
             })
             .collect();
         // Timed progress (no events) is sent to synced watchers alone.
-        let believed = message.watch_id() != WHOLE_STREAM || self.ordered;
-        let progress = message.header().filter(|_| believed);
+        let is_reliable = message.watch_id() != WHOLE_STREAM || self.ordered;
+        let progress = message.header().filter(|_| is_reliable);
         let revision = delivered(message).or(progress.map(|header| header.revision()));
         Ok(Some(Batch {
             revision: revision.unwrap_or(0),
             changes,
         }))
+    }
+}
+
+/// An error if it is the last message of a watch.
+pub fn unless_ended(message: &WatchResponse) -> Result<(), SourceError> {
+    if message.compact_revision() > 0 {
+        return Err(SourceError::Compacted(message.compact_revision()));
+    }
+    match message.canceled() {
+        true => Err(SourceError::Ended(message.cancel_reason().to_owned())),
+        false => Ok(()),
     }
 }
 
@@ -412,7 +391,7 @@ mod tests {
     use crate::config::EtcdConfig;
 
     #[test]
-    fn requested_progress_is_believed_from_versions_that_order_it() {
+    fn requested_progress_counts_from_versions_that_order_it() {
         for (version, ordered) in [
             ("3.4.23", false),
             ("3.4.30", false),
@@ -438,10 +417,11 @@ mod tests {
             asked.push(limit);
             let count = usize::try_from(limit).unwrap().min(left.len());
             let (page, rest) = left.split_at(count);
-            if count > 1 && page.iter().sum::<usize>() > MAX_PAGE {
-                limit = smaller(limit);
+            let bytes: usize = page.iter().sum();
+            if count > 1 && bytes > MAX_PAGE {
+                limit /= 2;
             } else {
-                limit = next_limit(limit, page.iter().copied());
+                limit = next_limit(limit, bytes);
                 left = rest;
             }
         }
@@ -451,15 +431,15 @@ mod tests {
     #[test]
     fn pages_are_as_large_as_the_values_allow() {
         let small = limits(&[500; 10_000]);
-        assert!(small.len() < 45 && small[..3] == [10, 80, 250], "{small:?}");
+        assert!(small.len() < 50 && small[..3] == [10, 20, 40], "{small:?}");
         let definitions = limits(&[15 << 10; 10_000]);
-        assert!(definitions.len() < 45, "{definitions:?}");
-        assert_eq!(limits(&[1 << 20; 30]), [10, 4, 4, 4, 4, 4]);
+        assert!(definitions.len() < 50, "{definitions:?}");
+        // None fails.
+        let large = limits(&[100 << 10; 1000]);
+        assert!(large.is_sorted() && large.ends_with(&[80; 9]), "{large:?}");
+        assert_eq!(limits(&[1 << 20; 30]), [10, 10, 10]);
         // Larger than etcd's default limit.
         assert_eq!(limits(&[10 << 20; 4]), [10, 5, 2, 1, 1, 1, 1]);
-        let mixed = [[100; 1000].as_slice(), &[1 << 20; 20], &[100; 100]].concat();
-        let mixed = limits(&mixed);
-        assert!(mixed.len() < 40, "{mixed:?}");
     }
 
     #[tokio::test(start_paused = true)]
@@ -480,9 +460,10 @@ mod tests {
             other_resources: Vec::new(),
         };
         let connector = Connector::new(&config, EtcdTls::default());
-        let mut source = EtcdSource::new(connector, Duration::from_secs(15));
+        let prefix = "/registry/leases/".to_owned();
+        let mut source = EtcdSource::new(connector, prefix, Duration::from_secs(15));
         let begun = tokio::time::Instant::now();
-        let listed = source.list("/registry/leases/", None).await;
+        let listed = source.list(None).await;
         assert!(matches!(listed, Err(SourceError::Timeout)), "{listed:?}");
         // For 10, 5, 2 values and 1.
         assert_eq!(begun.elapsed().as_secs(), 4 * REQUEST_TIMEOUT.as_secs());

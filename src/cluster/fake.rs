@@ -49,11 +49,7 @@ impl FakeSource {
 
 #[async_trait]
 impl WatchSource for FakeSource {
-    async fn list(
-        &mut self,
-        _prefix: &str,
-        _rest: Option<ListingRest>,
-    ) -> Result<Listing, SourceError> {
+    async fn list(&mut self, _rest: Option<ListingRest>) -> Result<Listing, SourceError> {
         match self.answer(FakeRequest::List) {
             Some(FakeAnswer::List(listing)) => listing,
             None => std::future::pending().await,
@@ -61,11 +57,7 @@ impl WatchSource for FakeSource {
         }
     }
 
-    async fn watch(
-        &mut self,
-        _prefix: &str,
-        from: i64,
-    ) -> Result<Box<dyn ChangeStream>, SourceError> {
+    async fn watch(&mut self, from: i64) -> Result<Box<dyn ChangeStream>, SourceError> {
         match self.answer(FakeRequest::WatchFrom(from)) {
             Some(FakeAnswer::Watch(batches)) => Ok(Box::new(FakeChanges(batches.into()))),
             Some(FakeAnswer::WatchFails(error)) => Err(error),

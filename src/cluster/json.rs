@@ -2,27 +2,18 @@
 //! anything, and must not come into logs and pages. serde takes an array for an object; here it is none. Pure.
 
 use serde::de::{self, DeserializeOwned};
-use serde::{Deserialize, Deserializer};
-use serde_json::error::Category;
 
-/// Why JSON cannot be read: what is wrong and where, not what is there.
+/// Where JSON cannot be read, and not what is there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("its JSON {problem} at line {line}, column {column}")]
+#[error("its JSON cannot be read at line {line}, column {column}")]
 pub struct JsonError {
-    problem: &'static str,
     line: usize,
     column: usize,
 }
 
 impl From<serde_json::Error> for JsonError {
     fn from(error: serde_json::Error) -> Self {
-        let problem = match error.classify() {
-            Category::Data => "has not the form that is expected",
-            Category::Eof => "ends too early",
-            Category::Syntax | Category::Io => "is broken",
-        };
         Self {
-            problem,
             line: error.line(),
             column: error.column(),
         }
@@ -37,17 +28,10 @@ pub fn read<T: DeserializeOwned>(value: &[u8]) -> Result<T, JsonError> {
     Ok(serde_json::from_slice(value)?)
 }
 
-/// For a field: `null` is what stands where nothing does.
-pub(super) fn or_default<'de, D, T>(field: D) -> Result<T, D::Error>
-where
-    D: Deserializer<'de>,
-    T: Deserialize<'de> + Default,
-{
-    Ok(Option::deserialize(field)?.unwrap_or_default())
-}
-
 #[cfg(test)]
 mod tests {
+    use serde::Deserialize;
+
     use super::*;
 
     #[derive(Debug, Default, PartialEq, Deserialize)]
@@ -87,16 +71,14 @@ mod tests {
     #[test]
     fn errors_say_where_and_not_what() {
         for (text, expected) in [
-            ("", "ends too early at line 1, column 0"),
-            ("{\n\"secret", "ends too early at line 2, column 7"),
-            ("{secret}", "is broken at line 1, column 2"),
-            (
-                r#"{"number":"secret"}"#,
-                "has not the form that is expected at line 1, column 18",
-            ),
+            ("", "line 1, column 0"),
+            ("{\n\"secret", "line 2, column 7"),
+            ("{secret}", "line 1, column 2"),
+            (r#"{"number":"secret"}"#, "line 1, column 18"),
         ] {
             let error = read::<Outer>(text.as_bytes()).unwrap_err();
-            assert_eq!(error.to_string(), format!("its JSON {expected}"), "{text}");
+            let expected = format!("its JSON cannot be read at {expected}");
+            assert_eq!(error.to_string(), expected, "{text}");
             assert!(std::error::Error::source(&error).is_none());
             assert!(!format!("{error:?}").contains("secret"));
         }

@@ -31,6 +31,8 @@ pub enum Topic {
     MasterLeases,
     /// The header names by which apiservers recognise users: one key.
     HeaderNames,
+    /// Which proxies are stopping, and have watches from a revision sent to them; bound to an etcd lease.
+    Draining,
     /// Leases of one namespace, by its place in `identity.leaseNamespaces`.
     Leases(u8),
 }
@@ -46,7 +48,7 @@ pub const MASTER_LEASE_TTL: Duration = Duration::from_secs(15);
 const UNNAMED: &str = "-";
 
 /// Topics without those of lease namespaces: what comes before the cluster's prefix in their keys, and what after it.
-const FIXED: [(Topic, &str, &str); 9] = [
+const FIXED: [(Topic, &str, &str); 10] = [
     (Topic::Servers, OURS, "/servers/"),
     (Topic::Live, OURS, "/live/"),
     (Topic::PeerEndpoints, "", "/peerserverleases/"),
@@ -64,6 +66,7 @@ const FIXED: [(Topic, &str, &str); 9] = [
     (Topic::Claims, OURS, "/claims/"),
     (Topic::MasterLeases, "", "/masterleases/"),
     (Topic::HeaderNames, "", HEADER_NAMES),
+    (Topic::Draining, OURS, "/draining/"),
 ];
 
 impl Topic {
@@ -210,6 +213,6 @@ mod tests {
     #[test]
     fn topics_are_numbered_in_their_order() {
         let numbers: Vec<_> = Topic::all(2).map(Topic::index).collect();
-        assert_eq!(numbers, (0..11).collect::<Vec<_>>());
+        assert_eq!(numbers, (0..12).collect::<Vec<_>>());
     }
 }

@@ -7,7 +7,7 @@
 
 use std::sync::Arc;
 
-use super::codec::{self, Lease, Undecodable};
+use super::codec::{self, Lease};
 use super::keys::Topic;
 use super::prefix::PrefixState;
 use super::source::Event;
@@ -55,7 +55,6 @@ impl Leases {
         undecodables: &mut Undecodables,
     ) -> bool {
         let (topic, namespace) = (Topic::Leases(namespace), usize::from(namespace));
-        let most = MOST / self.0.len().max(1);
         let Some(leases) = self.0.get_mut(namespace) else {
             return false;
         };
@@ -71,9 +70,7 @@ impl Leases {
             };
             Some(of_server.map(named).map(Arc::new))
         });
-        if let Some((key, revision)) = &leases.left_out {
-            undecodables.add(topic, key, *revision, &Undecodable::LeftOut(most));
-        }
+        undecodables.note_left_out(topic, leases);
         changed
     }
 }

@@ -16,16 +16,27 @@ use std::sync::Arc;
 
 use hashbrown::HashMap;
 
+use super::absence::{self, Revisions};
 use super::codec::{PeerEndpoint, stored_resource};
-use super::keys::claimant;
+use super::keys::{Topic, claim, claimant};
 use super::prefix::Versioned;
-use super::record::LiveKey;
-use super::state::{ClusterState, UnpackedRecord, canonical};
+use super::record::{LiveKey, canonical};
+use super::state::{ClusterState, UnpackedRecord};
 use super::unproxied::{Candidates, NativePeer, Unproxied};
 use crate::kube::gvr::{Gvr, ServedSet};
 use crate::local::discovery::LocalView;
 use crate::local::reader::FormerRecord;
 use crate::routing::table::{DiscoveryReads, Server, ServerKind, Snapshot};
+
+/// The IDs that servers at other addresses than ours have: no Lease makes one of them ours, because API users can write
+/// Leases.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct OthersIds {
+    /// Of records and live keys, and the IDs that these live keys name for their apiservers.
+    pub proxied: BTreeSet<String>,
+    /// Of apiservers with the native feature that live or are remembered. Our own apiserver's may be one of them.
+    pub native: BTreeSet<String>,
+}
 
 impl ClusterState {
     /// The snapshot for requests. `own`: our server ID, once it is known.
@@ -48,7 +59,7 @@ impl ClusterState {
         snapshot.set_doubted(view.doubted.clone());
         snapshot.local_read = view.read.map(|begun| (view.epoch, begun));
         snapshot.reads = self.discovery_reads();
-        snapshot.local_version = view.versions.as_ref().and_then(|it| it.compatibility);
+        snapshot.set_local_version(view.versions.as_ref().and_then(|it| it.compatibility));
         snapshot
     }
 
@@ -148,6 +159,9 @@ impl ClusterState {
             _ => served,
         };
         let target = initialized && newest && endpoint != self.own_endpoint;
+        let draining = record
+            .filter(|record| live.is_none() && !self.is_history_void(record))
+            .and_then(|_| self.draining_since(id, endpoint));
         Some(Server {
             id: id.into(),
             endpoint,
@@ -160,11 +174,22 @@ impl ClusterState {
             version: record.and_then(|record| record.value.record.version()),
             history_start: record
                 .filter(|record| known && !self.is_history_void(record))
-                .and_then(|record| record.value.record.history_start),
+                .and_then(|record| record.value.record.history_start)
+                .or(draining),
+            draining: draining.is_some(),
             history_void: record.is_some_and(|record| self.is_history_void(record)),
             known,
             served,
         })
+    }
+
+    /// Where the history begins of a server that drains at this address.
+    fn draining_since(&self, id: &str, endpoint: SocketAddr) -> Option<i64> {
+        let key = self.draining.get(id)?;
+        // Written before etcd was restored, it says nothing of the present history.
+        let counts = key.value.endpoint == endpoint && key.revision > self.restored_through;
+        let is_anothers = endpoint == self.own_endpoint || self.is_taken(endpoint);
+        (counts && !is_anothers).then_some(key.value.history_start)
     }
 
     /// Whether the server began before etcd's present history, as it says, or as a record that was restored with etcd.
@@ -180,7 +205,7 @@ impl ClusterState {
         let read = self.natives.get(id).map(|(native, _)| native);
         let address = match (entry, read) {
             (Some(entry), _) => entry.value.address,
-            // It is gone: somebody else at its address replaces it.
+            // It is absent: somebody else at its address replaces it.
             (None, Some(read)) if !self.is_taken(read.address) => read.address,
             _ => return None,
         };
@@ -224,13 +249,8 @@ impl ClusterState {
                 continue;
             };
             let of = at.value.iter().filter(|versions| versions.server == id);
-            for (_, version) in of.flat_map(|versions| &versions.served) {
-                let gvr = Gvr {
-                    group: group.to_owned(),
-                    version: version.clone(),
-                    resource: resource.to_owned(),
-                    subresource: String::new(),
-                };
+            for version in of.flat_map(|versions| &versions.served) {
+                let gvr = Gvr::new(group, version, resource, "");
                 if !is_known(&gvr) && !self.custom().contains(gvr.borrow()) {
                     more.insert(gvr);
                 }
@@ -252,6 +272,38 @@ impl ClusterState {
         Some(FormerRecord {
             binary_version: newest.value.record.binary_version.clone(),
             served: newest.value.served.clone(),
+        })
+    }
+
+    /// The revisions of the keys of the server `own`, as the watches show them; 0: absent. What is followed does not say it:
+    /// of a large value it is known only later that it was the last of its revision.
+    pub fn own_keys(&self, own: Option<&str>) -> Revisions {
+        let record = own.and_then(|id| self.servers.get(id));
+        let live = own.and_then(|id| self.live.listed(id));
+        let claim = self.claims.listed(&claim(own, self.own_endpoint));
+        absence::revisions(&[
+            (Topic::Servers, record.map_or(0, |at| at.revision)),
+            (Topic::Live, live.map_or(0, |at| at.revision)),
+            (Topic::Claims, claim.map_or(0, |at| at.revision)),
+        ])
+    }
+
+    /// Those of all servers that are not at our address; `None` until etcd was read.
+    pub fn others_ids(&self) -> Option<OthersIds> {
+        let is_elsewhere = |address: SocketAddr| address != self.own_endpoint;
+        let records = self.servers.iter();
+        let records = records.filter(|(_, at)| is_elsewhere(at.value.record.endpoint));
+        let lives = self.live.iter();
+        let lives = lives.filter(|(_, at)| is_elsewhere(at.value.endpoint));
+        let lives = lives.flat_map(|(id, at)| [Some(id), at.value.api_server_id.as_ref()]);
+        let proxied = records.map(|(id, _)| id).chain(lives.flatten());
+        let entries = self.endpoints.iter().map(|(id, at)| (id, at.value.address));
+        let natives = self.natives.iter();
+        let natives = entries.chain(natives.map(|(id, (native, _))| (id, native.address)));
+        let natives = natives.filter(|(_, address)| is_elsewhere(*address));
+        self.synced().then(|| OthersIds {
+            proxied: proxied.cloned().collect(),
+            native: natives.map(|(id, _)| id.clone()).collect(),
         })
     }
 

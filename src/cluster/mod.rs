@@ -12,8 +12,6 @@ pub mod json;
 pub mod keys;
 pub mod leases;
 pub mod members;
-pub mod others_ids;
-pub mod own_keys;
 pub mod prefix;
 pub mod record;
 pub mod report;
@@ -24,7 +22,7 @@ pub mod undecodable;
 pub mod unproxied;
 pub mod watch;
 
-pub use self::start::{ClusterInputs, start};
+pub use self::start::{Foundation, start};
 
 #[cfg(test)]
 pub(crate) mod fake;

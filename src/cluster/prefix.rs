@@ -3,7 +3,7 @@
 //! A list stays in use until a newer one is complete. A value that cannot be decoded leaves the last known value of its
 //! key.
 //!
-//! Keys that are bound to etcd leases may disappear when that does not prove that their servers are gone: an etcd that
+//! Keys that are bound to etcd leases may disappear when that does not prove that their servers are absent: an etcd that
 //! pauses for longer than a lease's TTL deletes all of them as soon as it is back. So a key that disappears soon after a
 //! [`Gap`] in etcd's events counts for one more TTL, in which running servers write their keys again, or until a
 //! connection to its server is refused. An etcd that was restored from a backup has lost all later keys, which is a gap
@@ -39,7 +39,7 @@ pub struct PrefixState<T> {
     /// It was listed completely at least once.
     complete: bool,
     /// So many are kept: those that were created first.
-    most: usize,
+    pub most: usize,
     /// The last event left this one out, of this revision.
     pub left_out: Option<(String, i64)>,
 }
@@ -270,7 +270,7 @@ impl Gap {
         self.heard.is_some_and(|heard| now - heard > self.quiet)
     }
 
-    /// etcd has lost keys, however short it was away.
+    /// etcd has lost keys, however short it was down.
     pub fn lost_keys(&mut self, now: Instant) {
         self.ended = Some(now);
     }

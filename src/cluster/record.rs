@@ -6,16 +6,26 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::kube::gvr::{Gvr, ServedSet, api_version};
 use crate::kube::version::KubernetesVersion;
+
+/// One spelling for one address: IPv4 may come as IPv6 (`::ffff:10.0.0.1`).
+pub fn canonical(address: SocketAddr) -> SocketAddr {
+    SocketAddr::new(address.ip().to_canonical(), address.port())
+}
+
+fn canonical_address<'de, D: Deserializer<'de>>(field: D) -> Result<SocketAddr, D::Error> {
+    SocketAddr::deserialize(field).map(canonical)
+}
 
 /// Describes a server: `/kube-interop-proxy<prefix>/servers/<serverID>`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Record {
     /// Where its proxy can be reached by peers.
+    #[serde(deserialize_with = "canonical_address")]
     pub endpoint: SocketAddr,
     /// `gitVersion` of its apiserver.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -46,6 +56,7 @@ impl Record {
 #[serde(rename_all = "camelCase")]
 pub struct LiveKey {
     /// Where its proxy can be reached by peers.
+    #[serde(deserialize_with = "canonical_address")]
     pub endpoint: SocketAddr,
     /// Whether its apiserver is initialized.
     pub initialized: bool,
@@ -66,6 +77,17 @@ pub struct LiveKey {
     pub record_revision: Option<i64>,
 }
 
+/// Says that a server is stopping, and still serves watches: `/kube-interop-proxy<prefix>/draining/<serverID>`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct DrainingKey {
+    /// Where its proxy can be reached by peers.
+    #[serde(deserialize_with = "canonical_address")]
+    pub endpoint: SocketAddr,
+    /// etcd revision since which its apiserver has watch history.
+    pub history_start: i64,
+}
+
 /// Puts a served set into a record's form.
 pub fn pack(served: &ServedSet) -> BTreeMap<String, Vec<String>> {
     let mut packed: BTreeMap<String, Vec<String>> = BTreeMap::new();
@@ -82,24 +104,14 @@ pub fn pack(served: &ServedSet) -> BTreeMap<String, Vec<String>> {
 
 /// The inverse of [`pack`].
 pub fn unpack(packed: &BTreeMap<String, Vec<String>>) -> ServedSet {
-    let halves = |text: &str| match text.split_once('/') {
-        Some((first, second)) => (first.to_owned(), second.to_owned()),
-        None => (text.to_owned(), String::new()),
-    };
     let mut served = ServedSet::new();
     for (group_version, resources) in packed {
-        let (group, version) = match halves(group_version) {
-            (version, none) if none.is_empty() => (String::new(), version),
-            both => both,
-        };
+        let halves = group_version.split_once('/');
+        let (group, version) = halves.unwrap_or(("", group_version));
         for resource in resources {
-            let (resource, subresource) = halves(resource);
-            served.insert(Gvr {
-                group: group.clone(),
-                version: version.clone(),
-                resource,
-                subresource,
-            });
+            let halves = resource.split_once('/');
+            let (resource, subresource) = halves.unwrap_or((resource, ""));
+            served.insert(Gvr::new(group, version, resource, subresource));
         }
     }
     served

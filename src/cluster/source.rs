@@ -114,23 +114,15 @@ impl SourceError {
     }
 }
 
-/// Lists and watches keys.
+/// Lists and watches the keys below one prefix.
 #[async_trait]
 pub trait WatchSource: Send {
-    /// What is below `prefix` at one revision: the first part, or the `rest` of the part before.
-    async fn list(
-        &mut self,
-        prefix: &str,
-        rest: Option<ListingRest>,
-    ) -> Result<Listing, SourceError>;
+    /// What is there at one revision: the first part, or the `rest` of the part before.
+    async fn list(&mut self, rest: Option<ListingRest>) -> Result<Listing, SourceError>;
 
-    /// Changes below `prefix` from revision `from` on, that one included. Everything before it has been sent: a source that
-    /// has not reached it yet returns [`SourceError::OtherHistory`].
-    async fn watch(
-        &mut self,
-        prefix: &str,
-        from: i64,
-    ) -> Result<Box<dyn ChangeStream>, SourceError>;
+    /// Changes from revision `from` on, that one included. Everything before it has been sent: a source that has not reached
+    /// it yet returns [`SourceError::OtherHistory`].
+    async fn watch(&mut self, from: i64) -> Result<Box<dyn ChangeStream>, SourceError>;
 }
 
 /// An open watch.

@@ -1,7 +1,5 @@
 //! Starts what follows etcd and asks servers without a proxy, and the catalog that reads both.
 
-use std::collections::BTreeSet;
-use std::net::IpAddr;
 use std::sync::Arc;
 
 use tokio::sync::{mpsc, watch};
@@ -15,50 +13,54 @@ use super::etcd::EtcdSource;
 use super::keys::EtcdKeys;
 use super::state::ClusterState;
 use super::watch::{Queued, follow, queue};
-use crate::client::MakerError;
+use crate::client::{ClientMaker, MakerError};
+use crate::config::settings::SharedSettings;
 use crate::config::{BareServersMode, Config};
 use crate::local::discovery::LocalView;
+use crate::local::state::LocalState;
 use crate::tls::credentials::Current;
 
 /// Messages that may wait to be read.
 const QUEUE: usize = 4096;
 
-/// What the tasks read, and where they publish.
-pub struct ClusterInputs {
+/// What this room and those above it are built on.
+pub struct Foundation {
     pub own: OwnServer,
     pub keys: EtcdKeys,
     pub connector: Connector,
     pub credentials: Current,
-    pub local: watch::Receiver<LocalView>,
+    /// Makes clients of the local apiserver.
+    pub maker: Arc<ClientMaker>,
+    pub local: Arc<LocalState>,
+    pub settings: Arc<SharedSettings>,
     pub published: Published,
-    pub ends: CatalogInputs,
-    /// `rerouting.ignoredAddresses`
-    pub ignored_addresses: watch::Receiver<Arc<BTreeSet<IpAddr>>>,
 }
 
 /// Spawns one follower of etcd for each topic, what proves that no server is missing, the reader of servers without a
 /// proxy and the catalog.
 pub fn start(
     config: &Config,
-    inputs: ClusterInputs,
+    given: &Foundation,
+    ends: CatalogInputs,
+    local: watch::Receiver<LocalView>,
     control: &mut JoinSet<()>,
 ) -> Result<(), MakerError> {
-    let messages = follow_etcd(config, &inputs, control);
-    let etcd = EtcdReader::new(config, inputs.connector, inputs.keys);
-    let absence = inputs.published.absence.clone();
+    let messages = follow_etcd(config, given, control);
+    let etcd = EtcdReader::new(config, given.connector.clone(), given.keys.clone());
+    let absence = given.published.absence.clone();
     control.spawn(async move { absence.serve(etcd).await });
     let candidates = watch::Sender::default();
     let (answers_sender, answers) = mpsc::channel(QUEUE);
     let reader = UnproxiedReader::new(
         config,
-        &inputs.credentials,
+        &given.credentials,
         candidates.subscribe(),
-        inputs.published.custom.subscribe(),
+        given.published.custom.subscribe(),
         answers_sender,
     )?;
     control.spawn(reader.run());
     let mut state = ClusterState::new(
-        inputs.own.endpoint,
+        given.own.endpoint,
         config.identity.lease_namespaces.len(),
         config.peer.lease_ttl,
         config.rerouting.absent_server_grace,
@@ -69,11 +71,11 @@ pub fn start(
         messages,
         answers,
         candidates,
-        own: inputs.own,
-        local: inputs.local,
-        ignored_addresses: inputs.ignored_addresses,
-        ends: inputs.ends,
-        published: inputs.published,
+        local,
+        ends,
+        own: given.own.clone(),
+        ignored_addresses: given.settings.ignored_addresses(),
+        published: given.published.clone(),
     };
     control.spawn(catalog.run());
     Ok(())
@@ -82,10 +84,10 @@ pub fn start(
 /// Each follower starts at another member of etcd.
 fn follow_etcd(
     config: &Config,
-    inputs: &ClusterInputs,
+    given: &Foundation,
     control: &mut JoinSet<()>,
 ) -> mpsc::Receiver<Queued> {
-    let keys = &inputs.keys;
+    let keys = &given.keys;
     let (sink, messages) = queue(QUEUE);
     let log_throttle = Arc::default();
     let ignored = config.rerouting.bare_servers == BareServersMode::Ignore;
@@ -93,12 +95,11 @@ fn follow_etcd(
         if ignored && topic.is_of_bare_servers() {
             continue;
         }
-        let connector = inputs.connector.starting_at(topic.index());
-        let source = EtcdSource::new(connector, config.peer.lease_ttl);
+        let connector = given.connector.starting_at(topic.index());
+        let source = EtcdSource::new(connector, keys.of(topic), config.peer.lease_ttl);
         control.spawn(follow(
             source,
             topic,
-            keys.of(topic),
             sink.clone(),
             Arc::clone(&log_throttle),
         ));

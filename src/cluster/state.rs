@@ -16,13 +16,16 @@ use super::json;
 use super::keys::{MASTER_LEASE_TTL, Topic};
 use super::leases::{Leases, NamedLease};
 use super::prefix::{Addressed, Decoded, Gap, PrefixState, Versioned};
-use super::record::{LiveKey, Record, unpack};
+use super::record::{DrainingKey, LiveKey, Record, canonical, unpack};
 use super::source::{EtcdItem, Event};
 use super::undecodable::Undecodables;
 use super::unproxied::{BareAnswer, NativePeer, Unproxied};
 use super::watch::Message;
 use crate::kube::gvr::{Custom, Definition, ServedSet};
 use crate::kube::requestheader::PublishedNames;
+
+/// Keys of servers that drain.
+const MOST_DRAINING: usize = 64;
 
 /// A record and its served set, unpacked.
 #[derive(Debug, Clone, PartialEq)]
@@ -32,15 +35,19 @@ pub struct UnpackedRecord {
     pub(super) served: Arc<ServedSet>,
 }
 
-/// What an event changed.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct StateChanges {
-    /// The snapshot that requests read.
-    pub snapshot: bool,
-    /// Identity leases.
-    pub leases: bool,
-    /// The header names by which apiservers recognise users.
-    pub header_names: bool,
+/// What is known of etcd as a whole.
+#[derive(Debug)]
+pub struct EtcdProgress {
+    /// Complete lists so far.
+    pub lists: u64,
+    /// Values so far that could not be decoded.
+    pub undecodable: u64,
+    /// Watches that found that etcd was restored or replaced.
+    pub restores: u64,
+    /// The newest known revision.
+    pub revision: i64,
+    /// When the quietest of the watches last had an event; until all had one, the start.
+    pub heard: Instant,
 }
 
 /// How far a topic is known.
@@ -67,7 +74,10 @@ pub struct ClusterState {
     api_services: PrefixState<bool>,
     pub(super) masters: PrefixState<IpAddr>,
     header_names: PrefixState<Arc<PublishedNames>>,
+    pub(super) draining: PrefixState<DrainingKey>,
     pub(super) leases: Leases,
+    /// They have changed since the catalog published them.
+    pub leases_changed: bool,
     pub(super) natives: BTreeMap<String, (NativePeer, Instant)>,
     pub(super) asked: Asked,
     /// `rerouting.ignoredAddresses`: they lead to no server of their own.
@@ -119,7 +129,9 @@ impl ClusterState {
             api_services: PrefixState::default(),
             masters: PrefixState::default(),
             header_names: PrefixState::default(),
+            draining: PrefixState::at_most(MOST_DRAINING),
             leases: Leases::new(namespaces),
+            leases_changed: false,
             natives: BTreeMap::new(),
             asked: BTreeMap::new(),
             ignored_addresses: Arc::default(),
@@ -136,19 +148,32 @@ impl ClusterState {
         }
     }
 
-    /// Applies an event. Changes of CRDs and APIServices count after [`ClusterState::settle`].
-    pub fn take(&mut self, (topic, event): Message, now: Instant) -> StateChanges {
+    /// Applies an event. Returns whether it changed the snapshot that requests read. Changes of CRDs and APIServices count
+    /// after [`ClusterState::settle`].
+    pub fn take(&mut self, (topic, event): Message, now: Instant) -> bool {
         let permission = match event {
             Event::Forbidden => self.forbidden.insert(topic),
             Event::InitDone(_) => self.forbidden.remove(&topic),
             _ => false,
         };
         self.note_progress(topic, &event, now);
+        if topic == Topic::MasterLeases {
+            // This may be the end of some.
+            self.remember_living(now);
+            if event == Event::Forbidden {
+                self.masters.forget();
+            }
+        }
         let until = self.counts_until(topic, now);
+        let changed = self.take_value(topic, event, until);
+        self.custom_outdated |= changed && matches!(topic, Topic::Definitions | Topic::ApiServices);
+        changed || permission && topic == Topic::MasterLeases
+    }
+
+    fn take_value(&mut self, topic: Topic, event: Event, until: Option<Instant>) -> bool {
         let listed = matches!(event, Event::InitDone(_));
-        let mut changes = StateChanges::default();
         let undecodables = &mut self.undecodables;
-        changes.snapshot = match topic {
+        match topic {
             Topic::Servers => {
                 let read = |item: &EtcdItem| unpacked(item, undecodables, &mut self.sets);
                 // A live key may have named the revision before it came; and of another history all are void.
@@ -156,13 +181,7 @@ impl ClusterState {
                 self.servers.take(event, None, read) || written || listed
             }
             Topic::Live => {
-                let read = |value: &[u8]| {
-                    json::read(value).map(|mut key: LiveKey| {
-                        key.endpoint = canonical(key.endpoint);
-                        key
-                    })
-                };
-                let read = |item: &EtcdItem| undecodables.read(topic, item, read);
+                let read = |item: &EtcdItem| undecodables.read(topic, item, json::read);
                 self.live.take(event, until, read) || self.live.has_twins()
             }
             Topic::PeerEndpoints => {
@@ -183,33 +202,29 @@ impl ClusterState {
             // The key has all information.
             Topic::Claims => self.claims.take(event, until, |_| Some(Some(()))),
             Topic::MasterLeases => {
-                // This may be the end of some.
-                self.remember_living(now);
-                if event == Event::Forbidden {
-                    self.masters.forget();
-                }
                 let loopback = self.own_endpoint.ip().is_loopback();
-                let undecodables = &mut self.undecodables;
                 let read = |item: &EtcdItem| bare::advertised_address(item, loopback, undecodables);
-                self.masters.take(event, until, read) || permission
+                self.masters.take(event, until, read)
             }
             Topic::HeaderNames => {
-                changes.header_names = self.header_names.take(event, None, |item| {
+                self.header_names.take(event, None, |item| {
                     let read = |value: &[u8]| codec::header_names(value).map(Arc::new);
                     undecodables.read(topic, item, read)
                 });
                 false
             }
+            Topic::Draining => {
+                let read = |item: &EtcdItem| undecodables.read(topic, item, json::read);
+                let changed = self.draining.take(event, None, read);
+                undecodables.note_left_out(topic, &self.draining);
+                changed
+            }
             Topic::Leases(namespace) => {
-                changes.leases = self.leases.take(namespace, event, undecodables);
                 // It may have been the last missing list.
-                changes.leases |= listed;
+                self.leases_changed |= self.leases.take(namespace, event, undecodables) || listed;
                 listed
             }
-        };
-        self.custom_outdated |=
-            changes.snapshot && matches!(topic, Topic::Definitions | Topic::ApiServices);
-        changes
+        }
     }
 
     /// What an event says of how far its topic is known, whatever its value is.
@@ -285,14 +300,11 @@ impl ClusterState {
     }
 
     /// When the quietest topic had its last event; `None` while there is one that never had any.
-    pub fn heard(&self) -> Option<Instant> {
-        let mut heard = self.by_topic();
-        heard.try_fold(Instant::now(), |oldest, (topic, progress)| {
-            match self.follows(topic) {
-                true => progress.gap.heard.map(|at| at.min(oldest)),
-                false => Some(oldest),
-            }
-        })
+    fn heard(&self) -> Option<Instant> {
+        let followed = self.by_topic().filter(|(topic, _)| self.follows(*topic));
+        let heard = followed.map(|(_, progress)| progress.gap.heard);
+        // `None` is less than any.
+        heard.min().flatten()
     }
 
     /// Up to which revision the topics are known by which servers show themselves.
@@ -310,14 +322,15 @@ impl ClusterState {
         revisions.max().unwrap_or(0)
     }
 
-    /// Complete lists so far.
-    pub fn lists(&self) -> u64 {
-        self.topics.iter().map(|progress| progress.lists).sum()
-    }
-
-    /// Values so far that could not be decoded.
-    pub fn undecodable(&self) -> u64 {
-        self.undecodables.count
+    /// `before`: what counts as heard while some topic never had an event.
+    pub fn progress(&self, before: Instant) -> EtcdProgress {
+        EtcdProgress {
+            lists: self.topics.iter().map(|progress| progress.lists).sum(),
+            undecodable: self.undecodables.count,
+            restores: self.restores,
+            revision: self.revision(),
+            heard: self.heard().unwrap_or(before),
+        }
     }
 
     /// CRDs and aggregated APIs, as of the last [`ClusterState::settle`].
@@ -350,18 +363,13 @@ impl ClusterState {
         match (server.id, answer) {
             (None, answer) => self.bare_answered(server.address, answer, now),
             (Some(id), Ok(native)) => {
-                self.native_read(id, native, now);
+                let before = self.natives.remove(&id);
+                let native = self.read_after(native, before.as_ref().map(|(before, _)| before));
+                self.natives.insert(id, (native, now + self.grace));
                 true
             }
             (Some(_), Err(_)) => false,
         }
-    }
-
-    /// A native server's discovery was read.
-    pub fn native_read(&mut self, id: String, native: NativePeer, now: Instant) {
-        let before = self.natives.remove(&id);
-        let native = self.read_after(native, before.as_ref().map(|(before, _)| before));
-        self.natives.insert(id, (native, now + self.grace));
     }
 
     /// What was read of a server of which `before` was read last.
@@ -425,7 +433,6 @@ fn unpacked(
 ) -> Decoded<UnpackedRecord> {
     let record: Option<Record> = undecodables.read(Topic::Servers, item, json::read)?;
     Some(record.map(|mut record| {
-        record.endpoint = canonical(record.endpoint);
         let resources = std::mem::take(&mut record.resources);
         let served = shared(Arc::new(unpack(&resources)), sets);
         UnpackedRecord { record, served }
@@ -452,9 +459,4 @@ impl Addressed for PeerEndpoint {
     fn address(&self) -> SocketAddr {
         self.address
     }
-}
-
-/// One spelling for one address: IPv4 may come as IPv6 (`::ffff:10.0.0.1`).
-pub fn canonical(address: SocketAddr) -> SocketAddr {
-    SocketAddr::new(address.ip().to_canonical(), address.port())
 }

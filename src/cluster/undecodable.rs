@@ -5,8 +5,9 @@ use std::fmt::Display;
 
 use serde_json::{Value, json};
 
+use super::codec::Undecodable;
 use super::keys::Topic;
-use super::prefix::Decoded;
+use super::prefix::{Decoded, PrefixState};
 use super::source::EtcdItem;
 use crate::log_throttle::LogRateLimit;
 
@@ -63,6 +64,13 @@ impl Undecodables {
         }
         if known.is_some() || self.named.len() < NAMED {
             self.named.insert(place, (revision, error));
+        }
+    }
+
+    /// Of the keys of a topic too many are there.
+    pub fn note_left_out<T>(&mut self, topic: Topic, keys: &PrefixState<T>) {
+        if let Some((key, revision)) = &keys.left_out {
+            self.add(topic, key, *revision, &Undecodable::LeftOut(keys.most));
         }
     }
 

@@ -46,7 +46,7 @@ pub struct NativePeer {
 }
 
 impl NativePeer {
-    /// A server of which this was read last, as if it were gone.
+    /// A server of which this was read last, as if it were absent.
     pub(super) fn server(
         read: Option<&Self>,
         id: &str,
@@ -65,6 +65,7 @@ impl NativePeer {
             version: read.and_then(|read| read.version),
             history_start: None,
             history_void: false,
+            draining: false,
             known: false,
             served: read.map(|read| read.served.clone()),
         }
@@ -94,7 +95,6 @@ pub(super) const SETTLE: Duration = Duration::from_millis(250);
 const BACKOFF: Backoff = Backoff {
     first: Duration::from_secs(1),
     longest: Duration::from_secs(30),
-    jitter: 0.5,
 };
 
 /// So many failures in a row do not unmake what was read: a server that has much to do is still a target.

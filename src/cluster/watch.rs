@@ -5,7 +5,6 @@
 //! stage what comes between [`Event::Init`] and [`Event::InitDone`] until it is complete.
 
 use std::convert::Infallible;
-use std::error::Error;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,7 +12,7 @@ use super::keys::Topic;
 use super::source::{Event, SourceError, WatchSource};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 
-use crate::log_throttle::{LogThrottle, chain};
+use crate::log_throttle::{LogThrottle, warn_new};
 use crate::retry::{Backoff, jittered};
 
 /// An event and its topic.
@@ -40,24 +39,20 @@ pub fn queue(most: usize) -> (Sink, mpsc::Receiver<Queued>) {
 }
 
 impl Sink {
-    /// Waits for room. Fails once the queue is gone.
-    pub async fn send(&self, message: Message) -> Result<(), QueueGone> {
+    /// Waits for room. Fails once nobody takes messages any more.
+    pub async fn send(&self, message: Message) -> Result<(), SourceError> {
         let kib = match &message.1 {
             // Small ones are bounded by their number.
             Event::InitApply(item) | Event::Apply(item) => item.value.len() >> 10,
             _ => 0,
         };
         let kib = u32::try_from(kib).map_or(MOST_KIB, |kib| kib.min(MOST_KIB));
+        let gone = || SourceError::Ended("nobody takes what it says".to_owned());
         let room = self.room.clone().acquire_many_owned(kib).await;
-        let room = room.map_err(|_| QueueGone)?;
-        let sent = self.messages.send((message, room)).await;
-        sent.map_err(|_| QueueGone)
+        let sent = self.messages.send((message, room.map_err(|_| gone())?));
+        sent.await.map_err(|_| gone())
     }
 }
-
-/// Nobody takes messages any more.
-#[derive(Debug)]
-pub struct QueueGone;
 
 /// Until a prefix that may not be read is tried again.
 const FORBIDDEN_PAUSE: Duration = Duration::from_secs(60);
@@ -65,34 +60,33 @@ const FORBIDDEN_PAUSE: Duration = Duration::from_secs(60);
 const BACKOFF: Backoff = Backoff {
     first: Duration::from_millis(100),
     longest: Duration::from_secs(10),
-    jitter: 0.5,
 };
 
-/// Follows `prefix` until the queue behind `sink` is dropped, and retries after every failure. `throttle` is shared by all
+/// Follows a topic until the queue behind `sink` is dropped, and retries after every failure. `throttle` is shared by all
 /// topics of one etcd.
 pub async fn follow(
     source: impl WatchSource,
     topic: Topic,
-    prefix: String,
     sink: Sink,
     throttle: Arc<LogThrottle<Topic>>,
 ) {
     let mut follower = Follower {
         source,
         topic,
-        prefix,
         sink,
         throttle,
         position: None,
         failures: 0,
     };
-    while !follower.sink.messages.is_closed() && follower.list_and_watch().await.is_ok() {}
+    while !follower.sink.messages.is_closed() {
+        let Err(error) = follower.list_and_watch().await;
+        follower.failed(error).await;
+    }
 }
 
 struct Follower<S> {
     source: S,
     topic: Topic,
-    prefix: String,
     sink: Sink,
     throttle: Arc<LogThrottle<Topic>>,
     /// Up to which revision everything was sent; `None`: a new list is needed.
@@ -102,12 +96,8 @@ struct Follower<S> {
 }
 
 impl<S: WatchSource> Follower<S> {
-    /// Until something fails, and a pause after that.
-    async fn list_and_watch(&mut self) -> Result<(), QueueGone> {
-        let error = match self.follow().await {
-            Err(FollowEnd::Source(error)) => error,
-            Err(FollowEnd::QueueGone) => return Err(QueueGone),
-        };
+    /// Lists or watches anew after a pause. What cannot be sent is nobody's any more.
+    async fn failed(&mut self, error: SourceError) {
         let mut pause = BACKOFF.random_pause(self.failures.saturating_add(1));
         match &error {
             SourceError::Compacted(oldest) => {
@@ -123,38 +113,33 @@ impl<S: WatchSource> Follower<S> {
                     pause = Duration::ZERO;
                 }
             }
-            _ => self.log(&error),
+            _ if self.sink.messages.is_closed() => return,
+            _ => {
+                let topic = self.topic.name();
+                let text = "etcd cannot be followed, trying on";
+                warn_new!(self.throttle, self.topic, &error, topic, "{text}");
+            }
         }
         if matches!(error, SourceError::OtherHistory(_)) {
             self.position = None;
-            self.send(Event::OtherHistory).await?;
+            let _ = self.send(Event::OtherHistory).await;
         }
         if self.topic.is_optional() && error.is_denied() {
             self.position = None;
             pause = jittered(FORBIDDEN_PAUSE);
-            self.send(Event::Forbidden).await?;
+            let _ = self.send(Event::Forbidden).await;
         }
         self.failures = self.failures.saturating_add(1);
         tokio::time::sleep(pause).await;
-        Ok(())
     }
 
-    fn log(&self, error: &SourceError) {
-        let new = self.throttle.should_log(self.topic, chain(error));
-        let (topic, error) = (self.topic.name(), error as &dyn Error);
-        match new {
-            true => tracing::warn!(topic, error, "etcd cannot be followed, trying on"),
-            false => tracing::debug!(topic, error, "etcd still cannot be followed"),
-        }
-    }
-
-    async fn follow(&mut self) -> Result<Infallible, FollowEnd> {
+    async fn list_and_watch(&mut self) -> Result<Infallible, SourceError> {
         let mut revision = match self.position {
             Some(revision) => revision,
             None => self.list().await?,
         };
         self.position = Some(revision);
-        let mut changes = self.source.watch(&self.prefix, revision + 1).await?;
+        let mut changes = self.source.watch(revision + 1).await?;
         loop {
             let batch = changes.next().await?;
             self.failures = 0;
@@ -172,39 +157,22 @@ impl<S: WatchSource> Follower<S> {
     }
 
     /// Part by part, so that no more than one is in memory.
-    async fn list(&mut self) -> Result<i64, FollowEnd> {
-        let mut part = self.source.list(&self.prefix, None).await?;
+    async fn list(&mut self) -> Result<i64, SourceError> {
+        let mut part = self.source.list(None).await?;
         self.send(Event::Init).await?;
         loop {
             for item in part.items {
                 self.send(Event::InitApply(item)).await?;
             }
             let Some(rest) = part.rest else { break };
-            part = self.source.list(&self.prefix, Some(rest)).await?;
+            part = self.source.list(Some(rest)).await?;
         }
         self.send(Event::InitDone(part.revision)).await?;
         Ok(part.revision)
     }
 
-    async fn send(&self, event: Event) -> Result<(), QueueGone> {
+    async fn send(&self, event: Event) -> Result<(), SourceError> {
         self.sink.send((self.topic, event)).await
-    }
-}
-
-enum FollowEnd {
-    QueueGone,
-    Source(SourceError),
-}
-
-impl From<SourceError> for FollowEnd {
-    fn from(error: SourceError) -> Self {
-        Self::Source(error)
-    }
-}
-
-impl From<QueueGone> for FollowEnd {
-    fn from(_: QueueGone) -> Self {
-        Self::QueueGone
     }
 }
 

@@ -4,7 +4,7 @@ use std::any::Any;
 use std::collections::BTreeMap;
 use std::fmt::{Debug, Display};
 
-use super::problem::Problem;
+use super::problem::{Problem, ProblemKind};
 use super::tree::{KeyPath, one_line};
 
 /// The value of each key that is in force, as text: defaults included, and two spellings of one value are the same text.
@@ -24,7 +24,7 @@ pub(super) struct Facts {
     /// Each value that was read, of its own type, also items of lists; a list is its length. A value is noted even where
     /// others have problems, so that one problem does not hide another.
     read: Vec<(KeyPath, Box<dyn Any>)>,
-    problems: Vec<(KeyPath, String)>,
+    problems: Vec<(KeyPath, ProblemKind, String)>,
     pub(super) values: EffectiveValues,
 }
 
@@ -67,36 +67,47 @@ impl Facts {
     }
 
     /// Adds a problem of the value at `path`.
-    pub(super) fn add(&mut self, path: KeyPath, message: impl Display) {
-        self.problems.push((path, one_line(message)));
+    pub(super) fn add(&mut self, path: KeyPath, kind: ProblemKind, message: impl Display) {
+        self.problems.push((path, kind, one_line(message)));
+    }
+
+    /// Notes that `key`, or what has to be in it, is missing.
+    pub(super) fn missing(&mut self, key: &str, message: impl Display) {
+        self.add_to(key, ProblemKind::Missing, message);
+    }
+
+    /// Notes that the value of `key` does not go together with another one.
+    pub(super) fn contradiction(&mut self, key: &str, message: impl Display) {
+        self.add_to(key, ProblemKind::Contradiction, message);
     }
 
     /// Adds a problem of `key`, `section.name`, which may be missing.
-    pub(super) fn add_to(&mut self, key: &str, message: impl Display) {
+    fn add_to(&mut self, key: &str, kind: ProblemKind, message: impl Display) {
         let known = self.read.iter().map(|(path, _)| path);
         let path = known.clone().find(|path| path.name == key).cloned();
         let section = key.split('.').next().unwrap_or_default();
         let path = path.unwrap_or_else(|| KeyPath {
             name: key.to_owned(),
-            places: known
+            indices: known
                 .filter(|path| path.name.split('.').next() == Some(section))
-                .find_map(|path| path.places.first().copied())
+                .find_map(|path| path.indices.first().copied())
                 .into_iter()
                 .collect(),
         });
-        self.add(path, message);
+        self.add(path, kind, message);
     }
 
     /// Whether the value of `key` has a problem.
     pub(super) fn has_problem(&self, key: &str) -> bool {
-        self.problems.iter().any(|(path, _)| path.name == key)
+        self.problems.iter().any(|(path, ..)| path.name == key)
     }
 
-    /// All problems, in the order of the file; those without a line come last. `line`: of the key at these places.
+    /// All problems, in the order of the file; those without a line come last. `line`: of the key at these indices.
     pub(super) fn into_problems(self, line: impl Fn(&[usize]) -> Option<usize>) -> Vec<Problem> {
         let mut problems: Vec<Problem> = (self.problems.into_iter().enumerate())
-            .map(|(index, (path, message))| Problem {
-                line: (index < MAX_LOCATED).then(|| line(&path.places)).flatten(),
+            .map(|(index, (path, kind, message))| Problem {
+                kind,
+                line: (index < MAX_LOCATED).then(|| line(&path.indices)).flatten(),
                 key: path.name,
                 message,
             })

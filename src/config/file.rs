@@ -11,7 +11,7 @@ use serde::de::{
     DeserializeSeed, EnumAccess, Error, IgnoredAny, MapAccess, SeqAccess, VariantAccess, Visitor,
 };
 
-use super::problem::Problem;
+use super::problem::{Problem, ProblemKind};
 use super::tree::Node;
 
 /// Largest configuration file, in bytes. A complete, commented one has 8 KiB.
@@ -23,10 +23,9 @@ const MAX_COST: usize = 4 * MAX_BYTES;
 /// Reads a file's text. Returns the first error only: YAML cannot be read beyond it.
 pub(super) fn parse(text: &str) -> Result<Node, Problem> {
     if text.len() > MAX_BYTES {
-        return Err(Problem::of_file(
-            None,
-            format!("the file is larger than {MAX_BYTES} bytes: is it the configuration?"),
-        ));
+        let message =
+            format!("the file is larger than {MAX_BYTES} bytes: is it the configuration?");
+        return Err(Problem::of_file(ProblemKind::Yaml, None, message));
     }
     let budget = Cell::new(MAX_COST);
     let builder = TreeBuilder {
@@ -36,24 +35,22 @@ pub(super) fn parse(text: &str) -> Result<Node, Problem> {
     let read = builder.deserialize(serde_yaml::Deserializer::from_str(text));
     read.map_err(|error| {
         let line = error.location().map(|location| location.line());
-        match budget.get() {
-            0 => Problem::of_file(
-                line,
-                "too large with its aliases (*name) filled in: write the values out",
-            ),
-            _ => Problem::of_file(line, format!("not valid YAML: {error}")),
-        }
+        let message = match budget.get() {
+            0 => "too large with its aliases (*name) filled in: write the values out".to_owned(),
+            _ => format!("not valid YAML: {error}"),
+        };
+        Problem::of_file(ProblemKind::Yaml, line, message)
     })
 }
 
-/// The line, from 1, of the key or list item at these places.
+/// The line, from 1, of the key or list item at these indices.
 ///
 /// serde_yaml reports positions in errors only. So this reads the file, which could be read before, again, and fails on
 /// purpose at the key: exact for every style of YAML, and costs one pass over a small file for each problem.
-pub(super) fn line_of(text: &str, places: &[usize]) -> Option<usize> {
+pub(super) fn line_of(text: &str, indices: &[usize]) -> Option<usize> {
     let builder = TreeBuilder {
         budget: &Cell::new(MAX_COST),
-        stop: Some(places).filter(|places| !places.is_empty()),
+        stop: Some(indices).filter(|indices| !indices.is_empty()),
     };
     let error = builder.deserialize(serde_yaml::Deserializer::from_str(text));
     Some(error.err()?.location()?.line())
@@ -63,15 +60,15 @@ pub(super) fn line_of(text: &str, places: &[usize]) -> Option<usize> {
 #[derive(Clone, Copy)]
 struct TreeBuilder<'b> {
     budget: &'b Cell<usize>,
-    /// Where to fail: the place of an entry or item at each level from here on; empty: here.
+    /// Where to fail: the index of an entry or item at each level from here on; empty: here.
     stop: Option<&'b [usize]>,
 }
 
 impl<'b> TreeBuilder<'b> {
-    /// The builders of a key and of its value, or of an item, at this place.
-    fn below(self, place: usize) -> [Self; 2] {
+    /// The builders of a key and of its value, or of an item, at this index.
+    fn below(self, index: usize) -> [Self; 2] {
         let stop = self.stop.and_then(<[_]>::split_first);
-        let stop = stop.filter(|(first, _)| **first == place);
+        let stop = stop.filter(|(first, _)| **first == index);
         let stop = stop.map(|(_, rest)| rest);
         let at_key = stop.filter(|rest| rest.is_empty());
         [at_key, stop].map(|stop| Self { stop, ..self })

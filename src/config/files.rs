@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use x509_parser::time::ASN1Time;
 
 use super::facts::Facts;
+use super::problem::ProblemKind;
 use super::tree::KeyPath;
 use crate::x509::pem::{self, PemError};
 
@@ -34,13 +35,16 @@ pub(super) fn check(facts: &mut Facts) {
     });
     // With a common CA any user would be a peer, and could assert any other user. Files that cannot be read are noted
     // already, and one file for both, too.
-    let certificates = |key| pem::read_certs(facts.get::<PathBuf>(key)?).ok();
+    let roots = |key| {
+        let certificates = pem::read_certs(facts.get::<PathBuf>(key)?).ok()?;
+        pem::client_roots(&certificates).ok()
+    };
     if any_peer(facts)
         && facts.get::<PathBuf>(USERS_CA) != facts.get::<PathBuf>(PEERS_CA)
-        && let Some((users, peers)) = certificates(USERS_CA).zip(certificates(PEERS_CA))
-        && pem::have_common_authority(&users, &peers)
+        && let Some((users, peers)) = roots(USERS_CA).zip(roots(PEERS_CA))
+        && users.shares_authority(&peers)
     {
-        facts.add_to(PEERS_CA, SHARED_AUTHORITY);
+        facts.contradiction(PEERS_CA, SHARED_AUTHORITY);
     }
 }
 
@@ -53,7 +57,7 @@ fn note(facts: &mut Facts, look: impl Fn(&Facts, &KeyPath, &Path) -> Option<Stri
     });
     let problems: Vec<_> = problems.collect();
     for (key, problem) in problems {
-        facts.add(key, problem);
+        facts.add(key, ProblemKind::Credentials, problem);
     }
 }
 
@@ -79,7 +83,7 @@ pub(super) fn check_all(facts: &mut Facts) {
 
 /// A key belongs to the certificate beside it.
 fn check_key(facts: &Facts, key: &KeyPath, path: &Path) -> Result<(), PemError> {
-    let signer = pem::read_key(path).and_then(|key| pem::signing_key(&key))?;
+    let signer = pem::signing_key(&pem::parse_key(&pem::read(path)?)?)?;
     let cert = name(key).replace("Key", "Cert").replace("key", "cert");
     let chain = facts.get::<PathBuf>(&key.name.replace(name(key), &cert));
     // One that cannot be read is noted with its own key.

@@ -58,13 +58,11 @@ pub(super) fn prefix(node: &Node) -> Result<String, String> {
     };
     let plain = plain(name.as_str());
     let mut names = client_headers::NAMES.iter().chain(RESERVED);
-    let taken = names.find(|reserved| reserved.starts_with(&plain));
-    let overlapping =
-        |reserved: &&&str| reserved.starts_with(&plain) || plain.starts_with(**reserved);
     let mut prefixes = client_headers::PREFIXES.iter().chain([&OURS]);
-    match taken.or_else(|| prefixes.find(overlapping)) {
-        Some(taken) => values::refused(node, &format!("would take in {taken}; make it longer")),
-        None => Ok(name.as_str().to_owned()),
+    let overlaps = |prefix: &&str| prefix.starts_with(&plain) || plain.starts_with(prefix);
+    match names.any(|name| name.starts_with(&plain)) || prefixes.any(overlaps) {
+        true => values::refused(node, "would take in headers with a meaning; make it longer"),
+        false => Ok(name.as_str().to_owned()),
     }
 }
 
@@ -80,14 +78,12 @@ pub(super) fn check_collisions(facts: &mut Facts) {
     for (index, (key, name)) in names.iter().enumerate() {
         let mut earlier = names.iter().take(index);
         if let Some((other, _)) = earlier.find(|(other, it)| other != key && it == name) {
-            facts.add_to(key, format!("{name} is the same header as in {other}"));
+            facts.contradiction(key, format!("{name} is the same header as in {other}"));
         }
         if let Some(prefix) = prefixes.iter().find(|prefix| name.starts_with(*prefix)) {
             let later = if *key == VERSION { VERSION } else { EXTRA };
-            facts.add_to(
-                later,
-                format!("{prefix} of {EXTRA} takes in {name} of {key}"),
-            );
+            let message = format!("{prefix} of {EXTRA} takes in {name} of {key}");
+            facts.contradiction(later, message);
         }
     }
 }

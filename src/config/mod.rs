@@ -33,10 +33,10 @@ use std::path::Path;
 use crate::x509::pem::PemError;
 pub use facts::EffectiveValues;
 pub(crate) use files::SHARED_AUTHORITY;
-pub use problem::Problem;
+pub use problem::{Problem, ProblemKind};
 pub use sections::*;
 pub(crate) use tree::escaped;
-pub(crate) use values::is_host_and_port;
+pub(crate) use values::{has_cipher_suite, is_host_and_port};
 
 /// A configuration with what is needed to notice that its file has changed.
 #[derive(Debug, Clone, PartialEq)]
@@ -50,12 +50,7 @@ pub struct LoadedConfig {
 /// Reads a configuration file and checks everything in it, including the files that it names.
 ///
 /// Relative paths start from the directory of the file. Problems are in the order of the file.
-pub fn load(path: &Path) -> Result<Config, Vec<Problem>> {
-    load_to_run(path).map(|loaded| loaded.config)
-}
-
-/// Reads the configuration, with what is needed to notice that the file has changed.
-pub fn load_to_run(path: &Path) -> Result<LoadedConfig, Vec<Problem>> {
+pub fn load(path: &Path) -> Result<LoadedConfig, Vec<Problem>> {
     load_with(path, files::check)
 }
 
@@ -113,5 +108,6 @@ pub(crate) fn read_again(path: &Path) -> Result<String, Problem> {
 }
 
 fn file_problem(path: &Path, message: &str) -> Problem {
-    Problem::of_file(None, format!("{}: {message}", path.display()))
+    let message = format!("{}: {message}", path.display());
+    Problem::of_file(ProblemKind::File, None, message)
 }

@@ -4,9 +4,28 @@ use std::fmt::{self, Display, Formatter};
 
 use super::tree::one_line;
 
+/// What sort of a problem it is. Each has a code that operators see.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ProblemKind {
+    /// The configuration file cannot be read.
+    File,
+    Yaml,
+    UnknownKey,
+    /// A key that is required, or what has to be in it.
+    Missing,
+    /// A key or an item is there twice.
+    Repeated,
+    Value,
+    /// Two values that do not go together.
+    Contradiction,
+    /// A file that the configuration names.
+    Credentials,
+}
+
 /// One problem of a configuration.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Problem {
+    pub kind: ProblemKind,
     /// Full path of the key, such as `serving.certFile` or `etcd.endpoints[1]`; empty if the problem is about the whole
     /// file.
     pub key: String,
@@ -16,10 +35,25 @@ pub struct Problem {
     pub message: String,
 }
 
+#[cfg(test)]
+impl ProblemKind {
+    pub(crate) const ALL: [Self; 8] = [
+        Self::File,
+        Self::Yaml,
+        Self::UnknownKey,
+        Self::Missing,
+        Self::Repeated,
+        Self::Value,
+        Self::Contradiction,
+        Self::Credentials,
+    ];
+}
+
 impl Problem {
     /// A problem of the whole file.
-    pub(super) fn of_file(line: Option<usize>, message: impl Display) -> Self {
+    pub(super) fn of_file(kind: ProblemKind, line: Option<usize>, message: impl Display) -> Self {
         Self {
+            kind,
             key: String::new(),
             line,
             message: one_line(message),

@@ -6,10 +6,13 @@
 use std::path::{Path, PathBuf};
 
 use super::facts::{Facts, Value};
+use super::problem::ProblemKind;
 #[cfg(test)]
 use super::tests::survey;
 use super::tree::{KeyPath, Node};
 use super::values;
+
+const TWICE: &str = "is there twice; remove one";
 
 /// A mapping of the file being read.
 pub(super) struct Section<'n, 'p> {
@@ -23,25 +26,7 @@ pub(super) struct Section<'n, 'p> {
     facts: &'p mut Facts,
 }
 
-impl<'n, 'p> Section<'n, 'p> {
-    /// The whole file.
-    pub(super) fn root<T>(
-        node: &'n Node,
-        base: &'p Path,
-        facts: &'p mut Facts,
-        read: impl FnOnce(&mut Section<'n, '_>) -> T,
-    ) -> T {
-        let mut outside = Section {
-            path: KeyPath::default(),
-            entries: &[],
-            broken: false,
-            known: Vec::new(),
-            base,
-            facts,
-        };
-        outside.visit(KeyPath::default(), Some(node), read)
-    }
-
+impl<'n> Section<'n, '_> {
     /// Reads the mapping `key` below this one with `read`; an empty one if it was left out.
     pub(super) fn section<T>(
         &mut self,
@@ -49,7 +34,7 @@ impl<'n, 'p> Section<'n, 'p> {
         read: impl FnOnce(&mut Section<'n, '_>) -> T,
     ) -> T {
         let (path, node) = self.find(key);
-        self.visit(path, node, read)
+        visit(path, node, self.broken, self.base, self.facts, read)
     }
 
     /// Reads each mapping of the list `key` with `read`; the list is empty if it was left out.
@@ -67,7 +52,10 @@ impl<'n, 'p> Section<'n, 'p> {
         // Their keys are noted one by one.
         self.facts.note(list.clone(), items.len(), &items.len());
         let items = items.iter().enumerate();
-        let values = items.map(|(index, item)| self.visit(list.item(index), Some(item), &mut read));
+        let values = items.map(|(index, item)| {
+            let path = list.item(index);
+            visit(path, Some(item), false, self.base, self.facts, &mut read)
+        });
         let values: Vec<_> = values.collect();
         values.into_iter().collect()
     }
@@ -94,7 +82,9 @@ impl<'n, 'p> Section<'n, 'p> {
         let (path, value) = self.given(key, parse)?;
         match &value {
             Some(value) => self.facts.note(path, value.clone(), value),
-            None => self.facts.add(path, "required, but missing"),
+            None => self
+                .facts
+                .add(path, ProblemKind::Missing, "required, but missing"),
         }
         value
     }
@@ -142,56 +132,17 @@ impl<'n, 'p> Section<'n, 'p> {
             let path = list.item(index);
             match parse(item) {
                 Ok(value) if values.contains(&value) => {
-                    self.facts.add(path, "is there twice; remove one");
+                    self.facts.add(path, ProblemKind::Repeated, TWICE);
                 }
                 Ok(value) => {
                     self.facts.note_item(path, value.clone());
                     values.push(value);
                 }
-                Err(message) => self.facts.add(path, message),
+                Err(message) => self.facts.add(path, ProblemKind::Value, message),
             }
         }
         self.facts.note(list, items.len(), &values);
         (values.len() == items.len()).then_some(values)
-    }
-
-    /// Reads the mapping at `path` with `read`, and notes unknown and repeated keys of it.
-    fn visit<T>(
-        &mut self,
-        path: KeyPath,
-        node: Option<&'n Node>,
-        read: impl FnOnce(&mut Section<'n, '_>) -> T,
-    ) -> T {
-        let (entries, broken) = match node {
-            None => (&[][..], self.broken),
-            Some(Node::Map(entries)) => (entries.as_slice(), false),
-            Some(other) => {
-                let message = format!("expected a mapping, found {}", other.kind());
-                self.facts.add(path.clone(), message);
-                (&[][..], true)
-            }
-        };
-        let mut section = Section {
-            path,
-            entries,
-            broken,
-            known: Vec::new(),
-            base: self.base,
-            facts: self.facts,
-        };
-        let value = read(&mut section);
-        let Section { path, known, .. } = section;
-        for (place, (name, _)) in entries.iter().enumerate() {
-            let is_same = |(earlier, _): &(String, Node)| earlier == name;
-            if !known.contains(&name.as_str()) {
-                let message = format!("unknown key; expected one of {}", known.join(", "));
-                self.facts.add(path.key(name, Some(place)), message);
-            } else if entries.iter().take(place).any(is_same) {
-                let message = "is there twice; remove one";
-                self.facts.add(path.key(name, Some(place)), message);
-            }
-        }
-        value
     }
 
     fn find(&mut self, key: &'static str) -> (KeyPath, Option<&'n Node>) {
@@ -199,7 +150,7 @@ impl<'n, 'p> Section<'n, 'p> {
         let mut entries = self.entries.iter().enumerate();
         let found = entries.find(|(_, (name, _))| name == key);
         let node = found.map(|(_, (_, node))| node);
-        let path = self.path.key(key, found.map(|(place, _)| place));
+        let path = self.path.key(key, found.map(|(index, _)| index));
         (path, node.filter(|node| **node != Node::Null))
     }
 
@@ -218,11 +169,57 @@ impl<'n, 'p> Section<'n, 'p> {
         match parse(node) {
             Ok(value) => Some((path, Some(value))),
             Err(message) => {
-                self.facts.add(path, message);
+                self.facts.add(path, ProblemKind::Value, message);
                 None
             }
         }
     }
+}
+
+/// Reads the mapping at `path` with `read`, and notes unknown and repeated keys of it. `broken`: see [`Section`].
+pub(super) fn visit<'n, T>(
+    path: KeyPath,
+    node: Option<&'n Node>,
+    broken: bool,
+    base: &Path,
+    facts: &mut Facts,
+    read: impl FnOnce(&mut Section<'n, '_>) -> T,
+) -> T {
+    let (entries, broken) = match node {
+        None => (&[][..], broken),
+        Some(Node::Map(entries)) => (entries.as_slice(), false),
+        Some(other) => {
+            let message = format!("expected a mapping, found {}", other.kind());
+            facts.add(path.clone(), ProblemKind::Value, message);
+            (&[][..], true)
+        }
+    };
+    let mut section = Section {
+        path,
+        entries,
+        broken,
+        known: Vec::new(),
+        base,
+        facts,
+    };
+    let value = read(&mut section);
+    let Section { path, known, .. } = section;
+    for (index, (name, _)) in entries.iter().enumerate() {
+        let is_same = |(earlier, _): &(String, Node)| earlier == name;
+        let (kind, message) = if !known.contains(&name.as_str()) {
+            let known = known.join(", ");
+            (
+                ProblemKind::UnknownKey,
+                format!("unknown key; expected one of {known}"),
+            )
+        } else if entries.iter().take(index).any(is_same) {
+            (ProblemKind::Repeated, TWICE.to_owned())
+        } else {
+            continue;
+        };
+        facts.add(path.key(name, Some(index)), kind, message);
+    }
+    value
 }
 
 fn items(node: &Node) -> Result<&[Node], String> {

@@ -212,10 +212,14 @@ sections! {
 
     /// Selection of servers by version.
     pub struct VersionAwarenessConfig(s) {
-        /// Whether clients can request a version. Default true.
+        /// Whether servers are chosen by version while versions differ. Default true.
         pub enabled: bool = s.or("enabled", true, flag);
         /// The header with the version. Default `X-Kubernetes-Compatibility-Version`.
         pub header: HeaderName = s.or("header", "X-Kubernetes-Compatibility-Version", headers::name);
+        pub default: DefaultVersion = s.or("default", "Any", values::choice(DefaultVersion::NAMES));
+        /// With `default: Any`, whether a client of Kubernetes that is newer than the local server goes to a server that is
+        /// not older than it, by its `User-Agent`. Default true.
+        pub user_agents: bool = s.or("userAgents", true, flag);
     }
 
     /// Discovery and OpenAPI documents.
@@ -230,6 +234,10 @@ sections! {
         pub resume_routing: bool = s.or("resumeRouting", true, flag);
         /// Whether watches get a last bookmark when the proxy stops. Default true.
         pub bookmark_on_shutdown: bool = s.or("bookmarkOnShutdown", true, flag);
+        /// Whether a watch whose apiserver stops goes on at another. Default true.
+        pub hand_over: bool = s.or("handOver", true, flag);
+        /// How long such a watch is held open while nobody can serve it; may be 0. Default 30s.
+        pub hand_over_timeout: Duration = s.or("handOverTimeout", "30s", duration(Duration::ZERO));
     }
 
     /// Graceful shutdown.
@@ -242,8 +250,8 @@ sections! {
 
     /// The admin ports.
     pub struct AdminConfig(s) {
-        /// Plain HTTP on a loopback address; port 0: any free port (for tests). Default `127.0.0.1:10260`.
-        pub bind_address: SocketAddr = s.or("bindAddress", "127.0.0.1:10260", values::loopback);
+        /// Plain HTTP on a loopback address; port 0: any free port (for tests). Default `127.0.0.1:6450`.
+        pub bind_address: SocketAddr = s.or("bindAddress", "127.0.0.1:6450", values::loopback);
         /// Where metrics and health are served to other hosts over TLS; port 0: any free port (for tests). Default none.
         pub secure_bind_address: Option<SocketAddr> = s.optional("secureBindAddress", address);
     }
@@ -304,6 +312,16 @@ choices! {
         Reject,
         /// The local server answers them.
         ServeLocal,
+    }
+
+    /// Which servers come first while versions differ, for requests that name no version. Default `Any`.
+    pub enum DefaultVersion {
+        /// The local server.
+        Any,
+        /// The oldest server: all write what every server understands.
+        Oldest,
+        /// The newest server: no field is dropped.
+        Newest,
     }
 
     /// Oldest version of TLS. Default `VersionTLS12`.

@@ -10,7 +10,9 @@ use std::sync::Arc;
 use arc_swap::ArcSwap;
 use tokio::sync::watch;
 
-use super::{Config, DiscoveryMode, EffectiveValues, IfReadyConfig, Unsynced, WatchConfig};
+use super::{
+    Config, DefaultVersion, DiscoveryMode, EffectiveValues, IfReadyConfig, Unsynced, WatchConfig,
+};
 
 /// The current values of the keys that [`is_reloaded`] names and requests go by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -22,6 +24,10 @@ pub struct Settings {
     pub unsynced: Unsynced,
     /// `versionAwareness.enabled`
     pub version_awareness: bool,
+    /// `versionAwareness.default`
+    pub default_version: DefaultVersion,
+    /// `versionAwareness.userAgents`
+    pub user_agents: bool,
     /// `discovery.mode`
     pub discovery: DiscoveryMode,
     pub watch: WatchConfig,
@@ -29,13 +35,15 @@ pub struct Settings {
 
 /// Whether a key takes effect without a restart.
 pub fn is_reloaded(key: &str) -> bool {
-    const KEYS: [&str; 6] = [
+    const KEYS: [&str; 8] = [
         "discovery.mode",
         "logging.filter",
         "rerouting.enabled",
         "rerouting.ignoredAddresses",
         "rerouting.unsynced",
+        "versionAwareness.default",
         "versionAwareness.enabled",
+        "versionAwareness.userAgents",
     ];
     const SECTIONS: [&str; 2] = ["ifReady.", "watch."];
     KEYS.contains(&key) || SECTIONS.iter().any(|section| key.starts_with(section))
@@ -62,6 +70,8 @@ impl Settings {
             rerouting: config.rerouting.enabled,
             unsynced: config.rerouting.unsynced,
             version_awareness: config.version_awareness.enabled,
+            default_version: config.version_awareness.default,
+            user_agents: config.version_awareness.user_agents,
             discovery: config.discovery.mode,
             watch: config.watch,
         }

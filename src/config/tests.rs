@@ -136,10 +136,7 @@ fn everything_but_the_required_keys_has_the_default_of_the_documentation() {
     );
     assert_eq!(config.shutdown.delay, Duration::from_secs(5));
     assert_eq!(config.shutdown.drain, Duration::from_secs(60));
-    assert_eq!(
-        config.admin.bind_address,
-        "127.0.0.1:10260".parse().unwrap()
-    );
+    assert_eq!(config.admin.bind_address, "127.0.0.1:6450".parse().unwrap());
     assert_eq!(config.admin.secure_bind_address, None);
 }
 
@@ -188,7 +185,7 @@ fn the_example_has_every_key() {
     let known: Vec<String> = known.flatten().collect();
     assert_eq!(
         known.len(),
-        16 + 15 + 8 + 6 + 5 + 5 + 5 + 4 + 2 + 1 + 2 + 2 + 2 + 2 + 1
+        16 + 15 + 8 + 6 + 5 + 5 + 5 + 4 + 4 + 1 + 2 + 4 + 2 + 2 + 1
     );
     for key in known {
         let written = EXAMPLE

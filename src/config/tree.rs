@@ -70,19 +70,19 @@ impl From<u32> for Node {
 pub(super) struct KeyPath {
     /// The full name of its key, such as `serving.certFile` or `etcd.endpoints[1]`.
     pub(super) name: String,
-    /// Its place among the entries or items of each level; of what is missing, those of the mapping that lacks it.
-    pub(super) places: Vec<usize>,
+    /// Its index among the entries or items of each level; of what is missing, those of the mapping that lacks it.
+    pub(super) indices: Vec<usize>,
 }
 
 impl KeyPath {
-    /// The key `name` below this one. `place`: among the mapping's entries, if it is there.
-    pub(super) fn key(&self, name: &str, place: Option<usize>) -> Self {
+    /// The key `name` below this one. `index`: among the mapping's entries, if it is there.
+    pub(super) fn key(&self, name: &str, index: Option<usize>) -> Self {
         let name = one_line(shortened(name));
         let name = match self.name.is_empty() {
             true => name,
             false => format!("{}.{name}", self.name),
         };
-        self.below(name, place)
+        self.below(name, index)
     }
 
     /// An item of the list that this path names.
@@ -90,9 +90,9 @@ impl KeyPath {
         self.below(format!("{}[{index}]", self.name), Some(index))
     }
 
-    fn below(&self, name: String, place: Option<usize>) -> Self {
-        let places = self.places.iter().copied().chain(place).collect();
-        Self { name, places }
+    fn below(&self, name: String, index: Option<usize>) -> Self {
+        let indices = self.indices.iter().copied().chain(index).collect();
+        Self { name, indices }
     }
 }
 

@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use super::facts::{EffectiveValues, Facts};
 use super::files::{PEERS_CA, SHARED_AUTHORITY, USERS_CA, any_peer};
-use super::problem::Problem;
-use super::section::Section;
-use super::tree::Node;
+use super::problem::{Problem, ProblemKind};
+use super::section::visit;
+use super::tree::{KeyPath, Node};
 use super::{Config, PublishLease, file, headers, values};
 
 const API_VERSION: &str = "kube-interop-proxy/v1alpha1";
@@ -33,10 +33,11 @@ pub(super) fn config(
     let root = file::parse(text).map_err(|problem| vec![problem])?;
     if root == Node::Null {
         let message = "the file is empty; config.example.yaml is a complete one to start from";
-        return Err(vec![Problem::of_file(None, message)]);
+        return Err(vec![Problem::of_file(ProblemKind::Yaml, None, message)]);
     }
     let mut facts = Facts::default();
-    let config = Section::root(&root, base, &mut facts, |root| {
+    let path = KeyPath::default();
+    let config = visit(path, Some(&root), false, base, &mut facts, |root| {
         let api_version = root.required("apiVersion", values::exactly(API_VERSION));
         let kind = root.required("kind", values::exactly(KIND));
         let config = Config::read(root);
@@ -49,7 +50,7 @@ pub(super) fn config(
     headers::check_collisions(&mut facts);
     check_files(&mut facts);
     let values = std::mem::take(&mut facts.values);
-    let problems = facts.into_problems(|places| file::line_of(text, places));
+    let problems = facts.into_problems(|indices| file::line_of(text, indices));
     match config {
         Some(config) if problems.is_empty() => Ok((config, values)),
         _ => Err(problems),
@@ -59,12 +60,12 @@ pub(super) fn config(
 fn check_lists(facts: &mut Facts) {
     for list in [headers::USERNAME, headers::GROUP, ETCD] {
         if facts.is_empty(list) {
-            facts.add_to(list, "must not be empty");
+            facts.missing(list, "must not be empty");
         }
     }
     let users = facts.get::<PathBuf>(USERS_CA);
     if any_peer(facts) && users.is_some() && users == facts.get(PEERS_CA) {
-        facts.add_to(PEERS_CA, SHARED_AUTHORITY);
+        facts.contradiction(PEERS_CA, SHARED_AUTHORITY);
     }
 }
 
@@ -91,6 +92,7 @@ fn check_addresses(facts: &mut Facts) {
     for (path, other) in same {
         facts.add(
             path,
+            ProblemKind::Contradiction,
             format!("is the same as {other}; each needs an address of its own"),
         );
     }
@@ -104,7 +106,7 @@ fn check_etcd(facts: &mut Facts) {
         return;
     };
     if https.contains(&!first) {
-        return facts.add_to(ETCD, "must be all https or all http");
+        return facts.contradiction(ETCD, "must be all https or all http");
     }
     if facts.get(ETCD) != Some(&https.len()) {
         return;
@@ -112,9 +114,11 @@ fn check_etcd(facts: &mut Facts) {
     for key in ["etcd.caFile", "etcd.certFile", "etcd.keyFile"] {
         match (first, facts.get::<PathBuf>(key)) {
             (true, None) if !facts.has_problem(key) => {
-                facts.add_to(key, "required with https endpoints, but missing");
+                facts.missing(key, "required with https endpoints, but missing");
             }
-            (false, Some(_)) => facts.add_to(key, "has no use with http endpoints; remove it"),
+            (false, Some(_)) => {
+                facts.contradiction(key, "has no use with http endpoints; remove it");
+            }
             _ => {}
         }
     }
@@ -125,14 +129,12 @@ fn check_lease(facts: &mut Facts) {
     if publish.is_some_and(|publish| *publish != PublishLease::Never) && facts.is_empty(NAMESPACES)
     {
         let message = "must not be empty: the first is where the Lease is kept";
-        facts.add_to(NAMESPACES, message);
+        facts.missing(NAMESPACES, message);
     }
     let interval = facts.get::<Duration>(RENEW);
     let duration = facts.get::<Duration>("identity.leaseDuration");
-    if interval
-        .zip(duration)
-        .is_some_and(|(interval, duration)| interval >= duration)
-    {
-        facts.add_to(RENEW, "must be shorter than leaseDuration");
+    let both = interval.zip(duration);
+    if both.is_some_and(|(interval, duration)| interval >= duration) {
+        facts.contradiction(RENEW, "must be shorter than leaseDuration");
     }
 }

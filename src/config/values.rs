@@ -1,5 +1,7 @@
 //! Parses single values of the file. Every function is pure and takes one node; its error describes the expected value.
 
+use std::collections::BTreeMap;
+use std::fmt::Display;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
@@ -8,6 +10,7 @@ use std::time::Duration;
 
 use http::uri::Authority;
 use rustls::CipherSuite;
+use rustls::crypto::ring::ALL_CIPHER_SUITES;
 use rustls::pki_types::ServerName;
 
 use super::SniName;
@@ -16,19 +19,6 @@ use super::tree::{Node, quoted};
 
 /// Longest duration: a year, so that sums with times cannot overflow.
 const MAX_DURATION: Duration = Duration::from_secs(365 * 24 * 3600);
-
-/// The cipher suites that rustls has. Go has the last two under older names as well.
-const SUITES: [CipherSuite; 9] = [
-    CipherSuite::TLS13_AES_128_GCM_SHA256,
-    CipherSuite::TLS13_AES_256_GCM_SHA384,
-    CipherSuite::TLS13_CHACHA20_POLY1305_SHA256,
-    CipherSuite::TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256,
-    CipherSuite::TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384,
-    CipherSuite::TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256,
-    CipherSuite::TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384,
-    CipherSuite::TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256,
-    CipherSuite::TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256,
-];
 
 /// Prefix of the proxies' keys; the apiservers' keys must not be below it.
 const OWN_KEYS: &str = "/kube-interop-proxy";
@@ -59,18 +49,15 @@ pub(super) fn read<'n, T>(
     read(found).ok_or_else(|| format!("{} is not {expected}", quoted(found)))
 }
 
-/// The text that `is_good`; `rule` says what it has to be like.
+/// The text that `is_good`.
 fn checked(
     node: &Node,
     expected: &str,
     is_good: impl FnOnce(&str) -> bool,
-    rule: &str,
 ) -> Result<String, String> {
-    let found = text(node, expected)?;
-    match is_good(found) {
-        true => Ok(found.to_owned()),
-        false => refused(node, rule),
-    }
+    read(node, expected, |found| {
+        is_good(found).then(|| found.to_owned())
+    })
 }
 
 /// An error that repeats the text.
@@ -79,17 +66,19 @@ pub(super) fn refused<T>(node: &Node, why: &str) -> Result<T, String> {
     Err(format!("{} {why}", quoted(found)))
 }
 
-/// A number that can be parsed as `T`, and is in the range.
-fn numeric<T: FromStr>(
-    node: &Node,
-    expected: &str,
-    is_in_range: impl FnOnce(&T) -> bool,
-) -> Result<T, String> {
-    let Node::Number(text) = node else {
-        return Err(format!("expected {expected}, found {}", node.kind()));
-    };
-    let number = text.parse().ok().filter(is_in_range);
-    number.ok_or_else(|| format!("expected {expected}, found {}", quoted(text)))
+/// A number in the range; `kind` is for the message.
+fn numeric<T: FromStr + PartialOrd + Display>(
+    kind: &str,
+    range: RangeInclusive<T>,
+) -> impl Fn(&Node) -> Result<T, String> {
+    let expected = format!("{kind} from {} to {}", range.start(), range.end());
+    move |node| {
+        let Node::Number(text) = node else {
+            return Err(format!("expected {expected}, found {}", node.kind()));
+        };
+        let number = text.parse().ok().filter(|number| range.contains(number));
+        number.ok_or_else(|| format!("expected {expected}, found {}", quoted(text)))
+    }
 }
 
 pub(super) fn flag(node: &Node) -> Result<bool, String> {
@@ -100,20 +89,16 @@ pub(super) fn flag(node: &Node) -> Result<bool, String> {
 }
 
 pub(super) fn number(range: RangeInclusive<u32>) -> impl Fn(&Node) -> Result<u32, String> {
-    let (least, most) = (*range.start(), *range.end());
-    let expected = format!("a whole number from {least} to {most}");
-    move |node| numeric(node, &expected, |number| range.contains(number))
+    numeric("a whole number", range)
 }
 
 /// A number from 0 to `max`.
 pub(super) fn share(max: f64) -> impl Fn(&Node) -> Result<f64, String> {
-    let expected = format!("a number from 0 to {max}");
-    move |node| numeric(node, &expected, |share| (0.0..=max).contains(share))
+    numeric("a number", 0.0..=max)
 }
 
 pub(super) fn exactly(wanted: &str) -> impl Fn(&Node) -> Result<(), String> {
-    let rule = format!("is not {wanted}, the only one that is known");
-    move |node| checked(node, wanted, |found| found == wanted, &rule).map(drop)
+    move |node| checked(node, wanted, |found| found == wanted).map(drop)
 }
 
 /// One of several names.
@@ -203,58 +188,51 @@ pub(crate) fn is_host_and_port(text: &str) -> bool {
 
 /// A file's path; relative ones start from `base`.
 pub(super) fn path(base: &Path) -> impl Fn(&Node) -> Result<PathBuf, String> {
-    move |node| match text(node, "the path of a file")? {
-        "" => Err("must not be empty".to_owned()),
-        found if found.contains(char::is_control) => refused(node, "has a control character in it"),
-        found => Ok(base.join(found)),
+    move |node| {
+        let is_path = |found: &str| !found.is_empty() && !found.contains(char::is_control);
+        checked(node, "the path of a file", is_path).map(|found| base.join(found))
     }
 }
 
 /// The name that a TLS server's certificate must have. An empty one would disable verification.
 pub(super) fn server_name(node: &Node) -> Result<String, String> {
     let is_name = |found: &str| ServerName::try_from(found).is_ok();
-    let rule =
-        "is neither a DNS name nor an IP address: the server's certificate is verified against it";
-    checked(node, "a DNS name or an IP address", is_name, rule)
+    checked(node, "a DNS name or an IP address", is_name)
 }
 
 /// The name of a Kubernetes user; it can be sent in a header.
 pub(super) fn user(node: &Node) -> Result<String, String> {
     let is_plain = |found: &str| !found.is_empty() && found.bytes().all(|b| b.is_ascii_graphic());
-    let rule = "is empty, or has white space or more than plain ASCII in it";
-    checked(node, "the name of a user", is_plain, rule)
+    let expected = "the name of a user in plain ASCII without white space";
+    checked(node, expected, is_plain)
 }
 
 pub(super) fn common_name(node: &Node) -> Result<String, String> {
     let is_good = |found: &str| {
         !found.is_empty() && found.trim() == found && !found.contains(char::is_control)
     };
-    let rule = "must not be empty, nor have control characters or white space at its ends";
-    checked(node, "a common name", is_good, rule)
+    let expected = "a common name without control characters, and without white space at its ends";
+    checked(node, expected, is_good)
 }
 
 /// The ID of a server, as a Lease name; empty means none.
 pub(super) fn server_id(node: &Node) -> Result<Option<String>, String> {
     let is_id = |found: &str| found.is_empty() || found.len() <= LABEL_BYTES && is_subdomain(found);
-    let rule = format!(
-        "is no Lease name: at most {LABEL_BYTES} of a-z, 0-9, '-' and '.', with a letter or digit at both ends"
-    );
-    let found = checked(node, "a Lease name", is_id, &rule)?;
-    Ok(some(&found))
+    let expected =
+        "a Lease name of at most 63 of a-z, 0-9, '-' and '.', with a letter or digit at both ends";
+    checked(node, expected, is_id).map(|found| some(&found))
 }
 
 pub(super) fn namespace(node: &Node) -> Result<String, String> {
-    let rule = format!(
-        "is no namespace: at most {LABEL_BYTES} of a-z, 0-9 and '-', starting and ending with a letter or digit"
-    );
-    checked(node, "a namespace", is_label, &rule)
+    let expected =
+        "a namespace of at most 63 of a-z, 0-9 and '-', with a letter or digit at both ends";
+    checked(node, expected, is_label)
 }
 
 /// `resource` or `resource.group`.
 pub(super) fn resource(node: &Node) -> Result<String, String> {
-    let is_resource = |found: &str| is_subdomain(found).then(|| found.to_owned());
     let expected = "a resource such as events or events.events.k8s.io";
-    read(node, expected, is_resource)
+    checked(node, expected, is_subdomain)
 }
 
 /// An endpoint of etcd: a scheme, a host and a port only.
@@ -268,11 +246,8 @@ pub(super) fn endpoint(node: &Node) -> Result<String, String> {
     let (scheme, host) = read(node, EXPECTED, |found| {
         let (scheme, authority) = found.split_once("://")?;
         let (host, _) = authority.rsplit_once(':')?;
-        let bare = host
-            .strip_prefix('[')
-            .and_then(|host| host.strip_suffix(']'));
         let good = ["http", "https"].contains(&scheme) && is_host_and_port(authority);
-        let host = ServerName::try_from(bare.unwrap_or(host)).ok();
+        let host = ServerName::try_from(host.trim_matches(['[', ']'])).ok();
         Some((scheme, host.filter(|_| good)?))
     })?;
     let is_loopback = match &host {
@@ -287,44 +262,50 @@ pub(super) fn endpoint(node: &Node) -> Result<String, String> {
 
 /// A prefix of etcd's keys such as `/registry`: one or more segments, each after a slash.
 pub(super) fn key_prefix(node: &Node) -> Result<String, String> {
-    let found = text(node, "a key prefix such as /registry")?;
     let is_part = |part: &str| {
         !matches!(part, "" | "." | "..") && part.bytes().all(|byte| byte.is_ascii_graphic())
     };
-    match found.strip_prefix('/') {
-        Some(parts) if parts.split('/').all(is_part) => {}
-        _ => {
-            let rule = "is not a slash and a plain name, or several: no '.' or '..', and no slash at its end";
-            return refused(node, rule);
-        }
+    let is_prefix = |found: &str| {
+        let parts = found.strip_prefix('/');
+        parts.is_some_and(|parts| parts.split('/').all(is_part))
+    };
+    let found = checked(node, "a key prefix such as /registry", is_prefix)?;
+    match found == OWN_KEYS || found.starts_with(&format!("{OWN_KEYS}/")) {
+        true => refused(node, "is where this program keeps its own keys"),
+        false => Ok(found),
     }
-    if found == OWN_KEYS || found.starts_with(&format!("{OWN_KEYS}/")) {
-        return refused(node, "is where this program keeps its own keys");
-    }
-    Ok(found.to_owned())
 }
 
-/// Go's name.
-fn name_of(suite: &CipherSuite) -> String {
-    let name = suite.as_str().unwrap_or_default();
-    name.replace("TLS13_", "TLS_")
+/// The cipher suites that rustls has, by Go's names.
+fn suites() -> BTreeMap<String, CipherSuite> {
+    let suites = ALL_CIPHER_SUITES.iter().map(|suite| suite.suite());
+    let named = |suite: CipherSuite| {
+        let name = suite.as_str().unwrap_or_default();
+        (name.replace("TLS13_", "TLS_"), suite)
+    };
+    suites.map(named).collect()
 }
 
 /// A name of `--tls-cipher-suites`.
 pub(super) fn cipher_suite(node: &Node) -> Result<CipherSuite, String> {
-    const EXPECTED: &str =
-        "the name of a cipher suite such as TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256";
-    let found = text(node, EXPECTED)?;
-    let is = |suite: &&CipherSuite| {
-        let name = name_of(suite);
-        let older = name.strip_suffix("_SHA256");
-        name == found || older.is_some_and(|it| it == found && it.ends_with("_POLY1305"))
+    let names: Vec<_> = suites().into_keys().collect();
+    read(node, &format!("one of {}", names.join(", ")), suite_named)
+}
+
+/// Go has those that end with `_POLY1305_SHA256` without `_SHA256` as well.
+fn suite_named(found: &str) -> Option<CipherSuite> {
+    let suites = suites();
+    let newer = || {
+        suites
+            .get(&format!("{found}_SHA256"))
+            .filter(|_| found.ends_with("_POLY1305"))
     };
-    if let Some(suite) = SUITES.iter().find(is) {
-        return Ok(*suite);
-    }
-    let names = SUITES.each_ref().map(name_of).join(", ");
-    refused(node, &format!("is not one of {names}"))
+    suites.get(found).or_else(newer).copied()
+}
+
+/// Whether rustls has the suite with this name of `--tls-cipher-suites`.
+pub(crate) fn has_cipher_suite(name: &str) -> bool {
+    suite_named(name).is_some()
 }
 
 /// A domain pattern of `--tls-sni-cert-key`, in lower case, or an IP address.
@@ -344,15 +325,14 @@ pub(super) fn sni_name(node: &Node) -> Result<SniName, String> {
 /// name of a target, and silence everything else.
 pub(super) fn log_filter(node: &Node) -> Result<String, String> {
     const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
-    const EXPECTED: &str = "levels such as info,access=off";
+    const EXPECTED: &str = "levels (off, error, warn, info, debug, trace) and target=level";
     let is_directive = |directive: &str| {
         let (target, level) = directive.split_once('=').unwrap_or(("all", directive));
         let letter = |byte: u8| byte.is_ascii_alphanumeric() || b"_:".contains(&byte);
         LEVELS.contains(&level) && !target.is_empty() && target.bytes().all(letter)
     };
     let is_filter = |found: &str| found.split(',').all(is_directive);
-    let rule = "is not made of levels (off, error, warn, info, debug, trace) and target=level";
-    checked(node, EXPECTED, is_filter, rule)
+    checked(node, EXPECTED, is_filter)
 }
 
 /// Empty text means none.

@@ -14,7 +14,7 @@ use crate::kube::discovery::documents;
 use crate::kube::discovery::model::{Document, Resource, Version};
 use crate::kube::gvr::{GroupVersion, GvrRef, ServedSet};
 use crate::kube::media_type::{self, ACCEPT_OPENAPI_V2_PROTOBUF};
-use crate::local::reader::ReadError;
+use crate::local::reader::{ReadError, parse};
 
 /// What to read.
 #[derive(Debug, Clone, Default)]
@@ -90,25 +90,20 @@ impl DocumentCache {
         self.release(&want.openapi);
         self.versions
             .retain(|of, _| want.group_versions.contains(of));
-        let mut outcome = self.read_order(client).await;
+        let mut first = Ok(());
+        note(&mut first, self.read_order(client).await)?;
         for of in &want.group_versions {
-            if let Err(ReadError::Client(_)) = outcome {
-                return outcome;
-            }
-            outcome = first_error(outcome, self.read_version(client, of).await);
+            note(&mut first, self.read_version(client, of).await)?;
         }
         for format in &want.openapi {
-            if let Err(ReadError::Client(_)) = outcome {
-                return outcome;
-            }
-            outcome = first_error(outcome, self.read_openapi(client, *format).await);
+            note(&mut first, self.read_openapi(client, *format).await)?;
         }
-        outcome
+        first
     }
 
     async fn read_order(&mut self, client: &mut Client) -> Result<(), ReadError> {
         let body = get(client, "/apis").await?;
-        self.order = parsed("/apis", documents::listed(&body))?;
+        self.order = parse("/apis", documents::listed(&body))?;
         Ok(())
     }
 
@@ -119,7 +114,7 @@ impl DocumentCache {
     ) -> Result<(), ReadError> {
         let path = of.path();
         let body = get(client, &path).await?;
-        let version = parsed(&path, documents::resources(of, &body))?;
+        let version = parse(&path, documents::resources(of, &body))?;
         self.versions.insert(of.clone(), version);
         Ok(())
     }
@@ -178,12 +173,14 @@ fn select(
     is_any.then_some(selected)
 }
 
-/// The first error, or that of the connection: nothing else can be read then.
-fn first_error(first: Result<(), ReadError>, next: Result<(), ReadError>) -> Result<(), ReadError> {
+/// Keeps the first error. That of the connection is returned: nothing else can be read then.
+fn note(first: &mut Result<(), ReadError>, next: Result<(), ReadError>) -> Result<(), ReadError> {
     match next {
-        Err(ReadError::Client(_)) => next,
-        next => first.and(next),
+        Err(ReadError::Client(_)) => return next,
+        next if first.is_ok() => *first = next,
+        _ => {}
     }
+    Ok(())
 }
 
 async fn get(client: &mut Client, path: &str) -> Result<Bytes, ReadError> {
@@ -199,13 +196,6 @@ fn unexpected(path: &str, status: StatusCode) -> ReadError {
         path: path.to_owned(),
         status,
     }
-}
-
-fn parsed<T>(path: &str, result: Result<T, serde_json::Error>) -> Result<T, ReadError> {
-    result.map_err(|source| ReadError::Parse {
-        path: path.to_owned(),
-        source,
-    })
 }
 
 #[cfg(test)]

@@ -8,16 +8,6 @@ use super::newest::Rank;
 use crate::kube::gvr::{GroupVersion, Gvr, ServedSet};
 use crate::routing::table::Server;
 
-/// One server of a class.
-#[derive(Debug, Clone, PartialEq)]
-pub(super) struct ClassMember {
-    /// Server ID.
-    pub(super) id: Arc<str>,
-    pub(super) endpoint: SocketAddr,
-    /// It can be reached.
-    pub(super) target: bool,
-}
-
 /// Servers of one version that list the same, with resources that the local apiserver lacks.
 #[derive(Debug, Clone)]
 pub(super) struct ServerClass {
@@ -28,7 +18,7 @@ pub(super) struct ServerClass {
     /// They have no proxy.
     pub(super) native: bool,
     /// By ID.
-    pub(super) members: Vec<ClassMember>,
+    pub(super) members: Vec<Server>,
     /// What the local apiserver lacks of what they serve.
     pub(super) lacking: ServedSet,
 }
@@ -48,6 +38,11 @@ impl ServerClass {
         members.any(|member| other.members.iter().any(|it| it.id == member.id))
     }
 
+    /// Whether a member can be reached.
+    pub(super) fn is_reachable(&self) -> bool {
+        self.members.iter().any(|member| member.target)
+    }
+
     /// Addresses of the members that can be reached.
     pub(super) fn targets(&self) -> Vec<SocketAddr> {
         let targets = self.members.iter().filter(|member| member.target);
@@ -61,11 +56,7 @@ impl ServerClass {
 
     /// Group versions with lacking resources.
     pub(super) fn group_versions(&self) -> BTreeSet<GroupVersion> {
-        let of = |gvr: &Gvr| GroupVersion {
-            group: gvr.group.clone(),
-            version: gvr.version.clone(),
-        };
-        self.lacking.iter().map(of).collect()
+        self.lacking.iter().map(Gvr::group_version).collect()
     }
 }
 
@@ -76,17 +67,12 @@ pub(super) fn classes(servers: &[Server], local: &ServedSet) -> Vec<ServerClass>
         let Some(served) = &server.served else {
             continue;
         };
-        let member = ClassMember {
-            id: server.id.clone(),
-            endpoint: server.endpoint,
-            target: server.target,
-        };
         let mut class = ServerClass {
             served: served.clone(),
             version: server.binary_version.clone(),
             rank: Rank::of(server),
             native: !server.kind.has_proxy(),
-            members: vec![member],
+            members: vec![server.clone()],
             lacking: ServedSet::new(),
         };
         if let Some(known) = classes.iter_mut().find(|it| it.same_contents(&class)) {
@@ -97,24 +83,12 @@ pub(super) fn classes(servers: &[Server], local: &ServedSet) -> Vec<ServerClass>
         classes.push(class);
     }
     classes.retain(|class| !class.lacking.is_empty());
-    let reachable = |class: &ServerClass| class.members.iter().any(|member| member.target);
     classes.sort_by(|one, other| {
         let age = other.rank.cmp(&one.rank).then(one.id().cmp(other.id()));
-        reachable(other).cmp(&reachable(one)).then(age)
+        let reachable = other.is_reachable().cmp(&one.is_reachable());
+        reachable.then(age)
     });
     classes
-}
-
-/// Which of `classes` have resources that none before them has.
-pub(super) fn cover<'a>(classes: impl Iterator<Item = &'a ServerClass>) -> Vec<bool> {
-    let mut covered: BTreeSet<&Gvr> = BTreeSet::new();
-    classes
-        .map(|class| {
-            let before = covered.len();
-            covered.extend(&class.lacking);
-            covered.len() > before
-        })
-        .collect()
 }
 
 #[cfg(test)]
@@ -172,16 +146,5 @@ mod tests {
         let classes = classes(&servers, &things(OLD));
         let order: Vec<_> = classes.iter().map(ServerClass::id).collect();
         assert_eq!(order, ["c", "b", "a"]);
-    }
-
-    #[test]
-    fn only_those_with_something_of_their_own_are_needed_to_have_all() {
-        let servers = [
-            server("a", "v1.36.0", true, &[("x", "v1"), ("y", "v1")]),
-            server("b", "v1.35.0", true, &[("x", "v1")]),
-            server("c", "v1.34.0", true, &[("x", "v1"), ("z", "v1")]),
-        ];
-        let classes = classes(&servers, &things(OLD));
-        assert_eq!(cover(classes.iter()), [true, false, true]);
     }
 }

@@ -8,7 +8,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::{HeaderMap, HeaderValue};
+use http::HeaderValue;
 
 use crate::client::{self, Client, ClientMaker, MakerError};
 use crate::cluster::unproxied;
@@ -29,12 +29,11 @@ impl Clients {
     /// With the current credentials.
     pub(super) fn new(config: &Config, credentials: &Current) -> Result<Self, MakerError> {
         let names = &config.serving.request_headers;
-        let user = &config.api_server.internal_user;
-        let proxied = client::identity(names, user, &["system:masters"])?;
         let native = client::identity(names, unproxied::USER, &[unproxied::GROUP])?;
+        let native = ClientMaker::of_peers(config, credentials.clone(), native, TIMEOUT)?;
         Ok(Self {
-            proxied: Arc::new(maker(config, credentials, marked(proxied))?),
-            native: Arc::new(maker(config, credentials, native)?),
+            proxied: Arc::new(of_proxies(config, credentials, TIMEOUT)?),
+            native: Arc::new(native),
         })
     }
 
@@ -45,23 +44,17 @@ impl Clients {
     }
 }
 
-fn maker(
+/// Makes clients of peers' proxies, which answer for their own apiservers alone. `timeout`: of one answer.
+pub fn of_proxies(
     config: &Config,
     credentials: &Current,
-    identity: HeaderMap,
+    timeout: Duration,
 ) -> Result<ClientMaker, MakerError> {
-    ClientMaker::new(
-        &config.peer.server_name,
-        credentials.clone(),
-        |credentials| &credentials.peers,
-        identity,
-        TIMEOUT,
-    )
-}
-
-fn marked(mut identity: HeaderMap) -> HeaderMap {
+    let names = &config.serving.request_headers;
+    let user = &config.api_server.internal_user;
+    let mut identity = client::identity(names, user, &["system:masters"])?;
     for mark in [REROUTED, PEER_PROXIED] {
         identity.insert(mark, HeaderValue::from_static("true"));
     }
-    identity
+    ClientMaker::of_peers(config, credentials.clone(), identity, timeout)
 }

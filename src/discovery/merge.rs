@@ -23,7 +23,7 @@ use crate::kube::media_type;
 
 /// How a document is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum DocumentFormat {
+pub(super) enum DocumentFormat {
     Json,
     Yaml,
     /// `application/vnd.kubernetes.protobuf`
@@ -33,7 +33,7 @@ pub enum DocumentFormat {
 impl DocumentFormat {
     /// By `Content-Type`. `None`: nothing can be added to documents in this format, for example CBOR, which kube-apiserver
     /// serves only if a feature gate is on.
-    pub fn of(content_type: &str) -> Option<Self> {
+    pub(super) fn of(content_type: &str) -> Option<Self> {
         match &*media_type::essence(content_type).to_ascii_lowercase() {
             media_type::JSON => Some(Self::Json),
             media_type::YAML => Some(Self::Yaml),
@@ -55,6 +55,8 @@ pub enum MergeError {
     /// A CRD or an aggregated API has the name of a built-in resource that only servers without a target serve.
     #[error("a built-in resource of it cannot be asked for")]
     Stale,
+    #[error("nothing can be added to the form {0:?}")]
+    Form(String),
     #[error("not an {0}")]
     Kind(&'static str),
     #[error("the document has something else in place of a list or its entry")]
@@ -115,11 +117,6 @@ fn kind_of(document: &DiscoveryDocument, aggregated: bool) -> Option<&'static Ki
     })
 }
 
-/// Whether something may be added to it. `aggregated`: it is aggregated discovery.
-pub fn is_merged(document: &DiscoveryDocument, aggregated: bool) -> bool {
-    kind_of(document, aggregated).is_some()
-}
-
 /// What `others` list, as such a document; `None`: nothing.
 fn listed_by(
     document: &DiscoveryDocument,
@@ -153,14 +150,15 @@ fn listed_by(
 /// fresh; `None` where they do not. [`MergeError::Stale`]: the local server lists a CRD's resource in place of a stale one.
 pub fn merge<'a>(
     document: &DiscoveryDocument,
-    aggregated: bool,
-    format: DocumentFormat,
+    content_type: &str,
     body: Option<&[u8]>,
     all: impl IntoIterator<Item = &'a PeerUnion>,
 ) -> Result<Option<Vec<u8>>, MergeError> {
-    let Some(kind) = kind_of(document, aggregated) else {
+    let Some(kind) = kind_of(document, media_type::is_aggregated(content_type)) else {
         return Ok(None);
     };
+    let format = DocumentFormat::of(content_type);
+    let format = format.ok_or_else(|| MergeError::Form(content_type.to_owned()))?;
     let mut merged = None;
     let mut merging = Merging::default();
     for others in all {

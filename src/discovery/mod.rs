@@ -2,7 +2,7 @@
 
 mod cache;
 mod classes;
-mod clients;
+pub mod clients;
 pub mod fallback;
 pub mod merge;
 pub mod metrics;

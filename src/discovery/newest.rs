@@ -1,22 +1,21 @@
 //! Orders servers by age: by the version that they emulate, then by their binary's version. Pure.
 
-use crate::kube::gvr::Gvr;
-use crate::kube::version::KubernetesVersion;
+use crate::kube::gvr::GroupVersion;
+use crate::kube::version::{KubernetesVersion, numbers};
 use crate::routing::table::{Server, Snapshot};
 
 /// How new a server is. An unknown version is the oldest.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Rank {
     compatibility: Option<KubernetesVersion>,
+    /// Major, minor and patch.
     binary: [u32; 3],
-    /// A release is newer than its candidates.
-    release: bool,
 }
 
 impl Rank {
     /// `compatibility`: the emulated version; `None`: the binary's. `binary`: for example `v1.20.2`.
     pub fn new(compatibility: Option<KubernetesVersion>, binary: Option<&str>) -> Self {
-        let (binary, release) = binary.map_or(([0; 3], false), of_binary);
+        let binary = binary.map_or([0; 3], numbers);
         let of_binary = match binary {
             [0, 0, 0] => None,
             [major, minor, _] => format!("{major}.{minor}").parse().ok(),
@@ -24,7 +23,6 @@ impl Rank {
         Self {
             compatibility: compatibility.or(of_binary),
             binary,
-            release,
         }
     }
 
@@ -33,37 +31,14 @@ impl Rank {
     }
 }
 
-/// Major, minor and patch, and whether it is a release. Candidates (`-rc.1`) are older than their release. What
-/// distributions append (`+k3s1`, `-gke.100`) does not count.
-fn of_binary(text: &str) -> ([u32; 3], bool) {
-    let text = text.strip_prefix('v').unwrap_or(text);
-    let (core, rest) = text.split_once('-').unwrap_or((text, ""));
-    let candidate = ["alpha", "beta", "rc"];
-    let release = !candidate.into_iter().any(|word| rest.starts_with(word));
-    (numbers(core), release)
-}
-
-fn numbers(text: &str) -> [u32; 3] {
-    let mut parts = text.split('.').map(|part| {
-        let end = part.find(|c: char| !c.is_ascii_digit());
-        let digits = end.and_then(|end| part.get(..end)).unwrap_or(part);
-        digits.parse().unwrap_or(0)
-    });
-    [0; 3].map(|none| parts.next().unwrap_or(none))
-}
-
 /// Targets that list resources of a group version, as indices into [`Snapshot::servers`].
-pub fn targets_of(snapshot: &Snapshot, group: &str, version: &str) -> Vec<usize> {
-    let first = Gvr {
-        group: group.to_owned(),
-        version: version.to_owned(),
-        resource: String::new(),
-        subresource: String::new(),
-    };
+pub fn targets_of(snapshot: &Snapshot, of: &GroupVersion) -> Vec<usize> {
+    // Before all of its resources.
+    let first = of.gvr("");
     let lists = |server: &Server| {
         let served = server.served.as_deref();
         let next = served.and_then(|served| served.range(&first..).next());
-        next.is_some_and(|gvr| gvr.group == group && gvr.version == version)
+        next.is_some_and(|gvr| gvr.group == of.group && gvr.version == of.version)
     };
     let mut targets = snapshot.targets.clone();
     targets.retain(|index| snapshot.servers.get(*index).is_some_and(lists));
@@ -116,16 +91,10 @@ mod tests {
 
     #[test]
     fn versions_are_ordered_as_they_were_released() {
-        let order = [
-            "v1.9.11",
-            "v1.20.2",
-            "v1.20.11",
-            "v1.36.0-alpha.1",
-            "v1.36.0",
-            "v1.36.1",
-        ];
+        let order = ["v1.9.11", "v1.20.2", "v1.20.11", "v1.36.0", "v1.36.1"];
         assert!(order.map(rank).is_sorted());
         assert!(Rank::default() < rank("v1.0.0"));
+        assert_eq!(rank("v1.36.0-alpha.1"), rank("v1.36.0"));
         assert_eq!(rank("v1.30.1+k3s1"), rank("v1.30.1"));
         assert_eq!(rank("v1.30.1-gke.1047"), rank("v1.30.1"));
         assert_eq!(rank("nonsense"), rank("x.y.z"));
@@ -161,7 +130,10 @@ mod tests {
             server("b", None, false, &[("batch", "v1")]),
             server("c", None, true, &[("", "v1"), ("batch", "v1beta1")]),
         ]);
-        let targets = |group, version| targets_of(&snapshot, group, version);
+        let targets = |group: &str, version: &str| {
+            let (group, version) = (group.to_owned(), version.to_owned());
+            targets_of(&snapshot, &GroupVersion { group, version })
+        };
         assert_eq!(targets("batch", "v1"), [0]);
         assert_eq!(targets("batch", "v1beta1"), [2]);
         assert_eq!(targets("", "v1"), [2]);

@@ -12,9 +12,8 @@
 //! A definition that both have stays local, even if the peer's version knows more fields: then what is added is
 //! described as far as the local server could describe it.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::BTreeMap;
 
-use bytes::Bytes;
 use prost::Message;
 use serde_json::value::{RawValue, to_raw_value};
 
@@ -69,14 +68,13 @@ pub fn merge(
             let mut members = Members::new();
             let mut parts = read_json(local, &mut members)?;
             let peers = readable(peers, |peer| read_json(peer, &mut Members::new()));
-            let Some(added) = parts.lacking(&peers, wanted) else {
+            let Some(added) = parts.lacking(peers, wanted) else {
                 return Ok(None);
             };
             parts.paths.extend(added.paths);
             parts.definitions.extend(added.definitions);
-            let [paths, definitions] = [parts.paths, parts.definitions]
-                .map(|part| to_raw_value(&Members::from_iter(part)));
-            let (paths, definitions) = (paths?, definitions?);
+            let paths = to_raw_value(&parts.paths)?;
+            let definitions = to_raw_value(&parts.definitions)?;
             members.insert(PATHS.to_owned(), &paths);
             if format == OpenApiFormat::V2Json {
                 members.insert(DEFINITIONS.to_owned(), &definitions);
@@ -85,7 +83,7 @@ pub fn merge(
         }
         OpenApiFormat::V2Protobuf => {
             let peers = readable(peers, read_protobuf);
-            let added = read_protobuf(local)?.lacking(&peers, wanted);
+            let added = read_protobuf(local)?.lacking(peers, wanted);
             // Readers join several fields of one message.
             Ok(added.map(|added| [local, &write_protobuf(added)].concat()))
         }
@@ -119,52 +117,31 @@ fn group_version(path: &str) -> Option<(&str, &str)> {
     Some((group, segments.next().unwrap_or_default()))
 }
 
-/// The parts of a document that grow: names, and what is described.
+/// The parts of a document that grow: what is described, by name.
 struct Parts<T> {
-    paths: Vec<(String, T)>,
-    definitions: Vec<(String, T)>,
+    paths: BTreeMap<String, T>,
+    definitions: BTreeMap<String, T>,
 }
 
-impl<T: Clone> Parts<T> {
+impl<T> Parts<T> {
     /// What of the others' entries is missing here. `None`: nothing. Definitions only come with paths.
-    fn lacking(&self, others: &[Self], wanted: impl Fn(&str) -> bool) -> Option<Self> {
-        let mut paths = Growing::new(&self.paths);
-        let mut definitions = Growing::new(&self.definitions);
+    fn lacking(&self, others: Vec<Self>, wanted: impl Fn(&str) -> bool) -> Option<Self> {
+        let (mut paths, mut definitions) = (BTreeMap::new(), BTreeMap::new());
         for other in others {
-            if paths.take(&other.paths, &wanted) {
-                definitions.take(&other.definitions, |_| true);
+            let before = paths.len();
+            for (path, item) in other.paths {
+                if wanted(&path) && !self.paths.contains_key(&path) {
+                    paths.entry(path).or_insert(item);
+                }
+            }
+            let gives_definitions = paths.len() > before;
+            for (name, schema) in other.definitions {
+                if gives_definitions && !self.definitions.contains_key(&name) {
+                    definitions.entry(name).or_insert(schema);
+                }
             }
         }
-        (!paths.added.is_empty()).then_some(Self {
-            paths: paths.added,
-            definitions: definitions.added,
-        })
-    }
-}
-
-/// A part while entries are added to it.
-struct Growing<'a, T> {
-    names: HashSet<&'a str>,
-    added: Vec<(String, T)>,
-}
-
-impl<'a, T: Clone> Growing<'a, T> {
-    fn new(entries: &'a [(String, T)]) -> Self {
-        Self {
-            names: entries.iter().map(|(name, _)| name.as_str()).collect(),
-            added: Vec::new(),
-        }
-    }
-
-    /// Whether any of the entries was missing and wanted.
-    fn take(&mut self, entries: &'a [(String, T)], wanted: impl Fn(&str) -> bool) -> bool {
-        let before = self.added.len();
-        for entry in entries {
-            if wanted(&entry.0) && self.names.insert(&entry.0) {
-                self.added.push(entry.clone());
-            }
-        }
-        self.added.len() > before
+        (!paths.is_empty()).then_some(Self { paths, definitions })
     }
 }
 
@@ -181,11 +158,9 @@ fn read_json<'a>(
 ) -> Result<Parts<&'a RawValue>, OpenApiError> {
     *members = serde_json::from_slice(body)?;
     let part = |name: &str| {
-        let part = members
-            .get(name)
-            .map(|part| serde_json::from_str(part.get()));
-        let part: Option<Option<Members<'a>>> = part.transpose()?;
-        Ok::<_, OpenApiError>(part.flatten().unwrap_or_default().into_iter().collect())
+        let part = members.get(name).map(|part| part.get());
+        let part = part.map(serde_json::from_str::<Option<Members<'a>>>);
+        Ok::<_, OpenApiError>(part.transpose()?.flatten().unwrap_or_default())
     };
     Ok(Parts {
         paths: part(PATHS)?,
@@ -202,57 +177,34 @@ struct ProtobufDocument {
     definitions: Option<ProtobufDefinitions>,
 }
 
+/// Its entries are `NamedPathItem`s, which are written as those of a map.
 #[derive(Clone, PartialEq, Message)]
 struct ProtobufPaths {
-    #[prost(message, repeated, tag = "2")]
-    path: Vec<ProtobufEntry>,
+    #[prost(btree_map = "string, bytes", tag = "2")]
+    path: BTreeMap<String, Vec<u8>>,
 }
 
+/// As [`ProtobufPaths`], of `NamedSchema`s.
 #[derive(Clone, PartialEq, Message)]
 struct ProtobufDefinitions {
-    #[prost(message, repeated, tag = "1")]
-    additional_properties: Vec<ProtobufEntry>,
+    #[prost(btree_map = "string, bytes", tag = "1")]
+    additional_properties: BTreeMap<String, Vec<u8>>,
 }
 
-/// `NamedPathItem` and `NamedSchema`
-#[derive(Clone, PartialEq, Message)]
-struct ProtobufEntry {
-    #[prost(string, tag = "1")]
-    name: String,
-    #[prost(bytes = "bytes", tag = "2")]
-    value: Bytes,
-}
-
-fn read_protobuf(body: &[u8]) -> Result<Parts<Bytes>, OpenApiError> {
+fn read_protobuf(body: &[u8]) -> Result<Parts<Vec<u8>>, OpenApiError> {
     let document = ProtobufDocument::decode(body)?;
-    let entries = |entries: Vec<ProtobufEntry>| {
-        let entries = entries.into_iter();
-        entries.map(|entry| (entry.name, entry.value)).collect()
-    };
+    let definitions = document.definitions.unwrap_or_default();
     Ok(Parts {
-        paths: entries(document.paths.unwrap_or_default().path),
-        definitions: entries(
-            document
-                .definitions
-                .unwrap_or_default()
-                .additional_properties,
-        ),
+        paths: document.paths.unwrap_or_default().path,
+        definitions: definitions.additional_properties,
     })
 }
 
-fn write_protobuf(parts: Parts<Bytes>) -> Vec<u8> {
-    let entries = |entries: Vec<(String, Bytes)>| {
-        let entries = entries.into_iter();
-        entries
-            .map(|(name, value)| ProtobufEntry { name, value })
-            .collect()
-    };
+fn write_protobuf(parts: Parts<Vec<u8>>) -> Vec<u8> {
     let document = ProtobufDocument {
-        paths: Some(ProtobufPaths {
-            path: entries(parts.paths),
-        }),
+        paths: Some(ProtobufPaths { path: parts.paths }),
         definitions: Some(ProtobufDefinitions {
-            additional_properties: entries(parts.definitions),
+            additional_properties: parts.definitions,
         }),
     };
     document.encode_to_vec()

@@ -8,16 +8,16 @@ use std::time::{Duration, SystemTime};
 
 use arc_swap::ArcSwap;
 use bytes::Bytes;
+use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
-use super::newest::{Rank, newer_targets};
+use super::newest::Rank;
 use super::openapi::OpenApiFormat;
 use super::own::OwnGroups;
 use super::peer_union::PeerUnion;
 use crate::kube::discovery::DiscoveryDocument;
 use crate::kube::gvr::ServedSet;
 use crate::local::state::LocalState;
-use crate::routing::table::Snapshot;
 
 /// What peers list and the local apiserver does not, and what its own discovery may lack.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -38,24 +38,10 @@ pub struct PeerDiscovery {
     pub openapi: PeerOpenApi,
 }
 
-/// OpenAPI documents of peers, as received. Together they describe everything that [`PeerDiscovery::others`] lists, as
-/// far as peers could be reached.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub struct PeerOpenApi {
-    pub(super) documents: HashMap<OpenApiFormat, Vec<Bytes>>,
-}
-
-impl PeerOpenApi {
-    /// The documents in one format, the newest server's first. `None`: not read yet. Those of `/openapi/v2` are read
-    /// only after [`SharedPeerDiscovery::want`].
-    pub fn of(&self, format: OpenApiFormat) -> Option<&[Bytes]> {
-        self.documents.get(&format).map(Vec::as_slice)
-    }
-
-    pub fn bytes(&self) -> usize {
-        self.documents.values().flatten().map(Bytes::len).sum()
-    }
-}
+/// OpenAPI documents of peers, as received, the newest server's first. Together they describe everything that
+/// [`PeerDiscovery::others`] lists, as far as peers could be reached. Those of a format that is not there were not read
+/// yet; those of `/openapi/v2` are read only after [`SharedPeerDiscovery::want`].
+pub type PeerOpenApi = HashMap<OpenApiFormat, Vec<Bytes>>;
 
 /// Whether peers list a group version that the local apiserver lacks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -68,28 +54,11 @@ pub enum PeerListing {
     No,
 }
 
-impl SourceStatus {
-    /// For metrics: `read`, `failing`, or `unreachable`.
-    pub fn state(&self) -> &'static str {
-        match self.error {
-            _ if !self.reachable => "unreachable",
-            Some(_) => "failing",
-            None if self.read.is_none() => "failing",
-            None => "read",
-        }
-    }
-}
-
 impl PeerDiscovery {
     /// Whether it was made for the local apiserver's running process. If not, it is unknown what that process lacks:
     /// its discovery, or etcd, was not read since it started.
     pub fn is_current_for(&self, local: &LocalState) -> bool {
         self.epoch == Some(local.epoch())
-    }
-
-    /// Targets that are newer than the local apiserver, as indices into [`Snapshot::servers`], the newest first.
-    pub fn newer(&self, snapshot: &Snapshot) -> Vec<usize> {
-        newer_targets(self.local.as_ref(), snapshot)
     }
 
     /// Whether peers have nothing to add to any document.
@@ -109,7 +78,7 @@ impl PeerDiscovery {
             }
             DiscoveryDocument::OpenApiV2 => !self.is_empty(),
             DiscoveryDocument::OpenApiV3 => {
-                let indices = self.openapi.of(OpenApiFormat::V3Index);
+                let indices = self.openapi.get(&OpenApiFormat::V3Index);
                 indices.is_some_and(|indices| !indices.is_empty())
             }
         }
@@ -125,23 +94,26 @@ impl PeerDiscovery {
     }
 }
 
-/// For the status page: servers of one version that list the same, and the state of their documents.
-#[derive(Debug, Clone, PartialEq)]
+/// Servers of one version that list the same, and the state of their documents, as in the status document.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
 pub struct SourceStatus {
-    /// Server IDs.
-    pub servers: Vec<Arc<str>>,
-    /// Binary version.
-    pub version: Option<String>,
-    /// At least one of the servers can be reached.
-    pub reachable: bool,
-    /// Group versions that the local apiserver lacks.
-    pub group_versions: usize,
-    /// Group versions among them whose document was not read: they are listed by name only.
-    pub by_name: usize,
-    /// When all documents were last read.
-    pub read: Option<SystemTime>,
+    pub binary_version: Option<String>,
     /// Why the last read failed.
     pub error: Option<String>,
+    /// Group versions that the local apiserver lacks.
+    pub group_versions: usize,
+    /// When all documents were last read.
+    #[serde(skip)]
+    pub read: Option<SystemTime>,
+    /// The same, as the status page shows it.
+    pub read_seconds_ago: Option<f64>,
+    /// Server IDs.
+    pub servers: Vec<String>,
+    /// Also for metrics: `read`, `failing`, or `unreachable`.
+    pub state: String,
+    /// Group versions whose document was not read: they are listed by name only.
+    pub undescribed: usize,
 }
 
 /// The published [`PeerDiscovery`], and which OpenAPI formats requests want of peers.
@@ -176,7 +148,7 @@ impl SharedPeerDiscovery {
         let mut changes = self.changes();
         let known = || {
             let now = self.load();
-            now.is_empty() || now.openapi.of(format).is_some()
+            now.is_empty() || now.openapi.contains_key(&format)
         };
         let asked = async { while !known() && changes.changed().await.is_ok() {} };
         // After the timeout the contents are used as they are.
@@ -312,10 +284,7 @@ mod tests {
             wanted.changed().await.unwrap();
             shared.publish(peer_discovery(&[("v2", true)]));
             let mut known = peer_discovery(&[("v2", true)]);
-            known
-                .openapi
-                .documents
-                .insert(OpenApiFormat::V2Json, Vec::new());
+            known.openapi.insert(OpenApiFormat::V2Json, Vec::new());
             tokio::task::yield_now().await;
             shared.publish(known);
         };

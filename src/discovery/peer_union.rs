@@ -9,7 +9,7 @@ use indexmap::IndexMap;
 use crate::kube::discovery::model::{
     CURRENT, Document, NAMESPACED, Resource, STALE, Subresource, Version,
 };
-use crate::kube::gvr::{GroupVersion, Gvr};
+use crate::kube::gvr::Gvr;
 
 /// The union of what peers list.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -19,15 +19,6 @@ pub struct PeerUnion {
     /// The local server serves none of it itself. What it lists under the same names is a CRD's or an aggregated API's, and
     /// these entries take its place.
     pub replaces: bool,
-}
-
-impl PeerUnion {
-    /// Whether the version is stale and has a resource that takes the place of one of those that `is_custom` names.
-    pub fn is_stale_for(&self, of: &GroupVersion, is_custom: impl Fn(&str) -> bool) -> bool {
-        let version = self.document.version(&of.group, &of.version);
-        let taken = |it: &Resource| self.replaces && it.is_served() && is_custom(&it.name);
-        version.is_some_and(|it| it.is_stale() && it.resources.iter().any(taken))
-    }
 }
 
 /// Versions by group and name, each with its freshness and its resources.

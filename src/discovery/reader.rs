@@ -13,14 +13,13 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-use super::cache::DocumentCache;
 use super::clients::Clients;
 use super::metrics::PeerDiscoveryMetrics;
 use super::newest::Rank;
 use super::openapi::OpenApiFormat;
 use super::own::OwnGroups;
 use super::peer_discovery::{PeerDiscovery, SharedPeerDiscovery};
-use super::sources::{ReadJob, SourceInputs, Sources};
+use super::sources::{ReadJob, Sources};
 use crate::client::MakerError;
 use crate::cluster::catalog::Published;
 use crate::config::Config;
@@ -75,12 +74,7 @@ struct PeerDiscoveryReader {
 }
 
 /// A finished job.
-struct Done {
-    key: u64,
-    address: SocketAddr,
-    cache: DocumentCache,
-    outcome: Result<(), ReadError>,
-}
+type Done = (ReadJob, Result<(), ReadError>);
 
 impl PeerDiscoveryReader {
     /// Runs until dropped.
@@ -127,33 +121,22 @@ impl PeerDiscoveryReader {
         match &view.served {
             _ if !merges => self.sources.clear(),
             None => {}
-            Some(local) => {
-                let servers = snapshot.servers.clone();
-                let local = local.clone();
-                self.sources.plan(&SourceInputs { servers, local }, now);
-            }
+            Some(local) => self.sources.plan(&snapshot.servers, local, now),
         }
         merges
     }
 
-    fn start(&self, job: ReadJob, running: &mut JoinSet<Done>) {
+    fn start(&self, mut job: ReadJob, running: &mut JoinSet<Done>) {
         let mut client = self.clients.client(job.address, job.native);
         running.spawn(async move {
-            let mut cache = job.cache;
-            let outcome = cache.read(&mut client, &job.want).await;
-            Done {
-                key: job.key,
-                address: job.address,
-                cache,
-                outcome,
-            }
+            let outcome = job.cache.read(&mut client, &job.want).await;
+            (job, outcome)
         });
     }
 
-    fn finish(&mut self, done: Done) {
-        let peer = done.address;
-        self.inputs.metrics.read(done.outcome.is_ok());
-        let error = done.outcome.err().map(|error| chain(&error));
+    fn finish(&mut self, (job, outcome): Done) {
+        let peer = job.address;
+        let error = outcome.err().map(|error| chain(&error));
         match &error {
             Some(error) if self.throttle.should_log(peer, format!("{peer} {error}")) => {
                 tracing::warn!(%peer, error, "documents of a peer cannot be read, trying on");
@@ -161,8 +144,7 @@ impl PeerDiscoveryReader {
             Some(_) => {}
             None => drop(self.throttle.recovered(&peer)),
         }
-        self.sources
-            .done(done.key, done.cache, error, Instant::now());
+        self.sources.done(job, error, Instant::now());
     }
 
     /// Without an epoch while nothing is merged: when merging begins, requests must not take what was not read for
@@ -185,8 +167,7 @@ impl PeerDiscoveryReader {
             openapi: self.sources.openapi(wanted),
         };
         let status = self.sources.status();
-        let openapi = peer_discovery.openapi.bytes();
-        self.inputs.metrics.sources(&status, openapi);
+        self.inputs.metrics.sources(&status);
         self.peer_discovery.publish_sources(status);
         self.peer_discovery.publish(peer_discovery);
     }

@@ -11,7 +11,7 @@ use std::time::{Duration, SystemTime};
 
 use tokio::time::Instant;
 
-use super::classes::{ServerClass, classes, cover};
+use super::classes::{ServerClass, classes};
 use super::openapi::OpenApiFormat;
 use super::peer_union::{PeerUnion, by_name, union};
 use crate::discovery::cache::{DocumentCache, WantedDocuments};
@@ -24,15 +24,6 @@ use crate::routing::table::Server;
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 /// Limit of all OpenAPI documents, in bytes. Above it no others are read.
 const MOST_OPENAPI: usize = 128 << 20;
-
-/// The input of [`Sources::plan`].
-#[derive(Debug, Clone, PartialEq)]
-pub(super) struct SourceInputs {
-    /// All other servers.
-    pub(super) servers: Vec<Server>,
-    /// What the local apiserver serves itself.
-    pub(super) local: Arc<ServedSet>,
-}
 
 /// A class of servers and its documents.
 #[derive(Debug)]
@@ -54,7 +45,7 @@ struct Tracked {
 #[derive(Debug)]
 pub(super) struct ReadJob {
     /// For [`Sources::done`].
-    pub(super) key: u64,
+    key: u64,
     /// The server to read. Each job tries the next server of the class.
     pub(super) address: SocketAddr,
     /// The server has no proxy.
@@ -67,7 +58,8 @@ pub(super) struct ReadJob {
 #[derive(Debug)]
 pub(super) struct Sources {
     all: Vec<Tracked>,
-    known: Option<SourceInputs>,
+    /// What they were found with, see [`Sources::plan`].
+    known: Option<(Vec<Server>, Arc<ServedSet>)>,
     every: Duration,
     /// Random for each proxy, so that not all read the same server of a class.
     seed: usize,
@@ -86,13 +78,14 @@ impl Sources {
         }
     }
 
-    /// Finds the sources.
-    pub(super) fn plan(&mut self, known: &SourceInputs, now: Instant) {
-        if self.known.as_ref() == Some(known) {
+    /// Finds the sources among all other servers. `local`: what the local apiserver serves itself.
+    pub(super) fn plan(&mut self, servers: &[Server], local: &Arc<ServedSet>, now: Instant) {
+        let mut known = self.known.iter();
+        if known.any(|(of, without)| of == servers && without == local) {
             return;
         }
         let mut before = std::mem::take(&mut self.all);
-        for class in classes(&known.servers, &known.local) {
+        for class in classes(servers, local) {
             let same = before
                 .iter()
                 .position(|tracked| tracked.class.same_contents(&class));
@@ -103,12 +96,23 @@ impl Sources {
                     let mut related = self.all.iter().chain(&before);
                     let related = related.find(|tracked| tracked.class.shares_a_server(&class));
                     let cache = related.map(|related| related.cache.clone());
-                    Tracked::new(self.next_key, class, cache.unwrap_or_default(), now)
+                    Tracked {
+                        key: self.next_key,
+                        class,
+                        cache: cache.unwrap_or_default(),
+                        openapi: Vec::new(),
+                        due: now,
+                        running: false,
+                        again: false,
+                        failures: 0,
+                        read: None,
+                        error: None,
+                    }
                 }
             };
             self.all.push(tracked);
         }
-        self.known = Some(known.clone());
+        self.known = Some((servers.to_vec(), local.clone()));
     }
 
     /// Removes all sources.
@@ -124,12 +128,11 @@ impl Sources {
 
     /// Sets which OpenAPI documents are wanted from now on.
     pub(super) fn want(&mut self, formats: &BTreeSet<OpenApiFormat>, now: Instant) {
-        let needed = cover(self.all.iter().map(|tracked| &tracked.class));
         let full = self.openapi_bytes() >= MOST_OPENAPI;
-        for (tracked, needed) in self.all.iter_mut().zip(needed) {
+        for tracked in &mut self.all {
             let wanted = formats.iter().copied();
             let is_read = |format: &OpenApiFormat| tracked.cache.openapi(*format).is_some();
-            let wanted = wanted.filter(|format| needed && (!full || is_read(format)));
+            let wanted = wanted.filter(|format| !full || is_read(format));
             let wanted: Vec<OpenApiFormat> = wanted.collect();
             if wanted == tracked.openapi {
                 continue;
@@ -146,10 +149,10 @@ impl Sources {
     pub(super) fn next_job(&mut self, now: Instant) -> Option<ReadJob> {
         let seed = self.seed;
         let mut due = self.all.iter_mut();
-        let tracked = due.find(|tracked| tracked.is_due_by(now))?;
+        let tracked = due.find(|tracked| tracked.can_be_asked() && tracked.due <= now)?;
         let targets = tracked.class.targets();
-        let turn = seed.wrapping_add(usize::try_from(tracked.failures).unwrap_or(0));
-        let address = *targets.get(turn.checked_rem(targets.len())?)?;
+        let next = seed.wrapping_add(usize::try_from(tracked.failures).unwrap_or(0));
+        let address = *targets.get(next.checked_rem(targets.len())?)?;
         tracked.running = true;
         Some(ReadJob {
             key: tracked.key,
@@ -169,19 +172,13 @@ impl Sources {
         waiting.map(|tracked| tracked.due).min()
     }
 
-    /// A job is done, with the cache that it read into and its error.
-    pub(super) fn done(
-        &mut self,
-        key: u64,
-        cache: DocumentCache,
-        error: Option<String>,
-        now: Instant,
-    ) {
+    /// A job is done, with what it read into its cache, and its error.
+    pub(super) fn done(&mut self, job: ReadJob, error: Option<String>, now: Instant) {
         let every = self.every;
-        let tracked = self.all.iter_mut().find(|tracked| tracked.key == key);
+        let mut all = self.all.iter_mut();
         // The source may be gone.
-        if let Some(tracked) = tracked {
-            tracked.done(cache, error, every, now);
+        if let Some(tracked) = all.find(|tracked| tracked.key == job.key) {
+            tracked.done(job.cache, error, every, now);
         }
     }
 
@@ -189,7 +186,7 @@ impl Sources {
     pub(super) fn others(&self) -> PeerUnion {
         let documents: Vec<_> = self.all.iter().map(Tracked::documents).collect();
         let described = self.all.iter().zip(&documents);
-        let described = described.map(|(it, (described, _))| (described, it.is_reachable()));
+        let described = described.map(|(it, (described, _))| (described, it.class.is_reachable()));
         // Names count less than documents.
         let named = documents.iter().map(|(_, named)| (named, false));
         PeerUnion {
@@ -207,15 +204,13 @@ impl Sources {
                 match tracked.cache.openapi(format) {
                     Some(document) => documents.extend(document.cloned()),
                     // Not asked yet.
-                    None if tracked.failures == 0 && tracked.is_reachable() => return None,
+                    None if tracked.failures == 0 && tracked.class.is_reachable() => return None,
                     None => {}
                 }
             }
             Some((format, documents))
         };
-        PeerOpenApi {
-            documents: formats.iter().filter_map(|format| of(*format)).collect(),
-        }
+        formats.iter().filter_map(|format| of(*format)).collect()
     }
 
     fn openapi_bytes(&self) -> usize {
@@ -232,25 +227,9 @@ impl Sources {
 }
 
 impl Tracked {
-    /// `cache`: of a class that has a server in common.
-    fn new(key: u64, class: ServerClass, cache: DocumentCache, now: Instant) -> Self {
-        Self {
-            key,
-            class,
-            cache,
-            openapi: Vec::new(),
-            due: now,
-            running: false,
-            again: false,
-            failures: 0,
-            read: None,
-            error: None,
-        }
-    }
-
     fn update_class(mut self, class: ServerClass, now: Instant) -> Self {
         let other = self.class.lacking != class.lacking;
-        let back = !self.is_reachable();
+        let back = !self.class.is_reachable();
         self.class = class;
         if other {
             self.read_again(now);
@@ -266,16 +245,8 @@ impl Tracked {
         self.due = now;
     }
 
-    fn is_reachable(&self) -> bool {
-        self.class.members.iter().any(|member| member.target)
-    }
-
     fn can_be_asked(&self) -> bool {
-        !self.running && self.is_reachable()
-    }
-
-    fn is_due_by(&self, now: Instant) -> bool {
-        self.can_be_asked() && self.due <= now
+        !self.running && self.class.is_reachable()
     }
 
     fn done(&mut self, cache: DocumentCache, error: Option<String>, every: Duration, now: Instant) {
@@ -316,7 +287,6 @@ impl Tracked {
                 let backoff = Backoff {
                     first: FIRST_PAUSE,
                     longest: every,
-                    jitter: 0.5,
                 };
                 backoff.random_pause(more.saturating_add(1))
             }
@@ -334,14 +304,20 @@ impl Tracked {
     fn status(&self) -> SourceStatus {
         let members = self.class.members.iter();
         let named = self.documents().1.groups.into_iter();
+        let state = match (self.class.is_reachable(), &self.error, self.read) {
+            (false, ..) => "unreachable",
+            (true, None, Some(_)) => "read",
+            (true, ..) => "failing",
+        };
         SourceStatus {
-            servers: members.map(|member| member.id.clone()).collect(),
-            version: self.class.version.clone(),
-            reachable: self.is_reachable(),
-            group_versions: self.class.group_versions().len(),
-            by_name: named.map(|group| group.versions.len()).sum(),
-            read: self.read,
+            binary_version: self.class.version.clone(),
             error: self.error.clone(),
+            group_versions: self.class.group_versions().len(),
+            read: self.read,
+            read_seconds_ago: None,
+            servers: members.map(|member| member.id.to_string()).collect(),
+            state: state.to_owned(),
+            undescribed: named.map(|group| group.versions.len()).sum(),
         }
     }
 }

@@ -19,6 +19,7 @@ use crate::kube::discovery::model::{
 };
 use crate::kube::discovery::{documents, legacy};
 use crate::kube::gvr::GroupVersion;
+use crate::kube::media_type;
 
 fn of(group: &str, version: &str) -> GroupVersion {
     GroupVersion {
@@ -126,16 +127,39 @@ fn other(document: &Document) -> PeerUnion {
     }
 }
 
+/// The `Content-Type` of a document.
+fn content_type(aggregated: bool, format: DocumentFormat) -> String {
+    let essence = match format {
+        DocumentFormat::Json => media_type::JSON,
+        DocumentFormat::Yaml => media_type::YAML,
+        DocumentFormat::Protobuf => media_type::PROTOBUF,
+    };
+    match aggregated {
+        true => format!("{essence};g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"),
+        false => essence.to_owned(),
+    }
+}
+
 type Merged = Result<Option<Vec<u8>>, MergeError>;
 
 /// Merges a document of aggregated discovery in JSON.
 fn merge_aggregated(document: &DiscoveryDocument, body: &[u8], others: &PeerUnion) -> Merged {
-    super::merge::merge(document, true, DocumentFormat::Json, Some(body), [others])
+    super::merge::merge(
+        document,
+        &content_type(true, DocumentFormat::Json),
+        Some(body),
+        [others],
+    )
 }
 
 /// Merges a legacy document in JSON.
 fn merge_legacy(document: &DiscoveryDocument, body: Option<&[u8]>, others: &PeerUnion) -> Merged {
-    super::merge::merge(document, false, DocumentFormat::Json, body, [others])
+    super::merge::merge(
+        document,
+        &content_type(false, DocumentFormat::Json),
+        body,
+        [others],
+    )
 }
 
 fn group_list(document: &DiscoveryDocument, listed: &Document) -> GroupList {

@@ -14,6 +14,18 @@ pub struct GroupVersion {
 }
 
 impl GroupVersion {
+    pub fn new(group: &str, version: &str) -> Self {
+        Self {
+            group: group.to_owned(),
+            version: version.to_owned(),
+        }
+    }
+
+    /// A resource of it.
+    pub fn gvr(&self, resource: &str) -> Gvr {
+        Gvr::new(&self.group, &self.version, resource, "")
+    }
+
     /// Path of its discovery document.
     pub fn path(&self) -> String {
         match self.group.as_str() {
@@ -60,6 +72,19 @@ impl Equivalent<Arc<Gvr>> for GvrRef<'_> {
 }
 
 impl Gvr {
+    pub fn new(group: &str, version: &str, resource: &str, subresource: &str) -> Self {
+        Self {
+            group: group.to_owned(),
+            version: version.to_owned(),
+            resource: resource.to_owned(),
+            subresource: subresource.to_owned(),
+        }
+    }
+
+    pub fn group_version(&self) -> GroupVersion {
+        GroupVersion::new(&self.group, &self.version)
+    }
+
     pub fn borrow(&self) -> GvrRef<'_> {
         GvrRef {
             group: &self.group,
@@ -72,12 +97,7 @@ impl Gvr {
 
 impl GvrRef<'_> {
     pub fn owned(self) -> Gvr {
-        Gvr {
-            group: self.group.to_owned(),
-            version: self.version.to_owned(),
-            resource: self.resource.to_owned(),
-            subresource: self.subresource.to_owned(),
-        }
+        Gvr::new(self.group, self.version, self.resource, self.subresource)
     }
 }
 
@@ -160,17 +180,14 @@ impl Custom {
     /// What of `gvr` the key of its CRD or APIService names: the group with the resource, or with the version. The rest
     /// is empty.
     pub fn name_of(&self, gvr: GvrRef<'_>) -> Option<Gvr> {
-        let name = |group: &str, version: &str, resource: &str| Gvr {
-            group: group.to_owned(),
-            version: version.to_owned(),
-            resource: resource.to_owned(),
-            subresource: String::new(),
-        };
-        if self.definition(gvr).is_some() {
-            return Some(name(gvr.group, "", gvr.resource));
+        let (mut of_crd, mut of_api) = (gvr, gvr);
+        (of_crd.version, of_crd.subresource) = ("", "");
+        (of_api.resource, of_api.subresource) = ("", "");
+        match self.definition(gvr) {
+            Some(_) => Some(of_crd.owned()),
+            None if self.is_aggregated(gvr.group, gvr.version) => Some(of_api.owned()),
+            None => None,
         }
-        let aggregated = self.is_aggregated(gvr.group, gvr.version);
-        aggregated.then(|| name(gvr.group, gvr.version, ""))
     }
 }
 

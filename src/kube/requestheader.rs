@@ -1,12 +1,16 @@
 //! The header names by which kube-apiservers recognise users, as they publish them for the whole cluster in ConfigMap
 //! `kube-system/extension-apiserver-authentication`. Pure.
 //!
-//! kube-apiserver only adds to it, but API users may write it too: nothing in it is sure to be believed by an
+//! kube-apiserver only adds to it, but API users may write it too: nothing in it is sure to be accepted by an
 //! apiserver, and what is kept of it is bounded.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use http::HeaderName;
+use prost::Message;
+use serde::Deserialize;
+
+use super::nullable;
 
 /// Most names that are kept, of all lists together.
 const MAX_NAMES: usize = 64;
@@ -35,6 +39,15 @@ impl NameList {
             Self::Extra => "requestheader-extra-headers-prefix",
         }
     }
+}
+
+/// What is read of the ConfigMap.
+#[derive(Message, Deserialize)]
+#[serde(default)]
+pub struct ConfigMap {
+    #[prost(btree_map = "string, string", tag = "2")]
+    #[serde(deserialize_with = "nullable")]
+    pub data: BTreeMap<String, String>,
 }
 
 /// A list in the ConfigMap is not a list of strings in JSON.

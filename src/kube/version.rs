@@ -12,6 +12,12 @@ pub struct KubernetesVersion {
     minor: u32,
 }
 
+impl KubernetesVersion {
+    pub const fn new(major: u32, minor: u32) -> Self {
+        Self { major, minor }
+    }
+}
+
 /// Not of the form `major.minor`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("not a version of the form major.minor")]
@@ -78,6 +84,16 @@ pub fn versions(document: &[u8]) -> Result<Versions, serde_json::Error> {
         binary: info.git_version,
         compatibility: format!("{major}.{minor}").parse().ok(),
     })
+}
+
+/// Major, minor and patch of a binary's version, without what distributions append (`+k3s1`, `-gke.100`) and without the name
+/// of a candidate (`-rc.1`). What is no number is 0.
+pub fn numbers(version: &str) -> [u32; 3] {
+    let mut parts = version.trim_start_matches('v').split('.').map(|part| {
+        let digits = part.bytes().take_while(u8::is_ascii_digit).count();
+        part.get(..digits).unwrap_or(part).parse().unwrap_or(0)
+    });
+    [0; 3].map(|none| parts.next().unwrap_or(none))
 }
 
 #[cfg(test)]

@@ -15,7 +15,7 @@ use super::state::LocalState;
 use crate::client::ClientError;
 use crate::kube::gvr::{Custom, Scopes, ServedSet};
 use crate::kube::version::Versions;
-use crate::log_throttle::{LogThrottle, chain};
+use crate::log_throttle::{LogThrottle, warn_new};
 
 /// The local apiserver's discovery, as last read.
 #[derive(Debug, Clone, Default)]
@@ -55,9 +55,9 @@ impl LocalView {
         self.reads += 1;
         self.read = Some(begun);
         update(self.served.get_or_insert_default(), served);
-        update(&mut self.doubted, reader.doubted());
+        update(&mut self.doubted, reader.own.doubted());
         update(&mut self.groups, groups);
-        update(&mut self.scopes, reader.scopes().clone());
+        update(&mut self.scopes, reader.last.scopes.clone());
     }
 }
 
@@ -103,10 +103,7 @@ pub async fn run(
                 }
                 Ok(_) => {}
                 Err(error) => {
-                    if throttle.should_log((), chain(&error)) {
-                        let error = &error as &dyn std::error::Error;
-                        tracing::warn!(error, "discovery cannot be read, trying on");
-                    }
+                    warn_new!(throttle, (), &error, "discovery cannot be read, trying on");
                     if matches!(error, ReadError::Client(ClientError::Refused)) {
                         state.refused();
                     }
@@ -119,7 +116,7 @@ pub async fn run(
             return;
         }
         // What is in doubt is in our record until then.
-        let due = match reader.is_in_doubt() {
+        let due = match reader.own.is_in_doubt() {
             true => last + every.min(DOUBT_PAUSE),
             false => last + every,
         };
@@ -141,6 +138,6 @@ async fn read(
         return Ok((None, reader.versions().await?));
     };
     let (served, versions) = reader.read(custom).await?;
-    let groups = reader.groups(&served).await;
+    let groups = reader.groups(&served);
     Ok((Some((served, groups)), versions))
 }

@@ -10,7 +10,7 @@ use indexmap::IndexSet;
 
 use crate::kube::discovery::documents;
 use crate::kube::discovery::model::{CURRENT, Document, STALE, Version};
-use crate::kube::gvr::{GroupVersion, Gvr, ServedSet};
+use crate::kube::gvr::{GroupVersion, Gvr, Scope, ServedSet};
 
 /// What the local apiserver serves itself, without the core group.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -22,32 +22,22 @@ pub struct ServedGroups {
     pub aggregated: Option<String>,
 }
 
-/// Groups of which the list of groups has no version.
-pub(super) fn listed_nowhere(served: &ServedSet, listed: &[GroupVersion]) -> BTreeSet<String> {
-    let listed: BTreeSet<&str> = listed.iter().map(|of| &*of.group).collect();
-    let groups = without_core(served).map(|gvr| &gvr.group);
-    let unlisted = groups.filter(|group| !listed.contains(&***group));
-    unlisted.cloned().collect()
-}
+/// What a document lists, with the scopes that it says.
+pub(super) type Listed = BTreeMap<Gvr, Option<Scope>>;
 
-/// Resources of named groups.
-fn without_core(served: &ServedSet) -> impl Iterator<Item = &Gvr> {
-    served.iter().filter(|gvr| !gvr.group.is_empty())
-}
-
-/// Group versions with their resources and documents.
-type Documents = BTreeMap<GroupVersion, (BTreeSet<Gvr>, Bytes)>;
+/// Group versions with what their documents list, and these.
+pub(super) type Documents = BTreeMap<GroupVersion, (Listed, Bytes)>;
 
 /// The group versions of `served`: those of `order` first, then the rest by name. `unlisted`: of those that aggregated
 /// discovery lacks.
-pub(super) fn arrange<'a>(
-    order: impl Iterator<Item = &'a GroupVersion>,
-    served: &'a ServedSet,
+pub(super) fn arrange(
+    order: &[GroupVersion],
+    served: &ServedSet,
     unlisted: &Documents,
 ) -> Document {
-    let names = without_core(served);
+    let names = served.iter().filter(|gvr| !gvr.group.is_empty());
     let names: BTreeSet<_> = names.map(|gvr| (&*gvr.group, &*gvr.version)).collect();
-    let first = order.map(|of| (&*of.group, &*of.version));
+    let first = order.iter().map(|of| (&*of.group, &*of.version));
     let all = first.filter(|of| names.contains(of)).chain(names.clone());
     let all: IndexSet<(&str, &str)> = all.collect();
     let described = all.into_iter().map(|(group, version)| {
@@ -58,21 +48,12 @@ pub(super) fn arrange<'a>(
 }
 
 fn described(group: &str, version: &str, served: &ServedSet, unlisted: &Documents) -> Version {
-    let of = GroupVersion {
-        group: group.to_owned(),
-        version: version.to_owned(),
-    };
+    let of = GroupVersion::new(group, version);
     let document = unlisted.get(&of);
     let read = document.and_then(|(_, it)| documents::resources(&of, it).ok());
     let mut described = read.unwrap_or_default();
-    described.resources.retain(|resource| {
-        served.contains(&Gvr {
-            group: group.to_owned(),
-            version: version.to_owned(),
-            resource: resource.name.clone(),
-            subresource: String::new(),
-        })
-    });
+    let resources = &mut described.resources;
+    resources.retain(|resource| served.contains(&of.gvr(&resource.name)));
     let freshness = match described.resources.is_empty() {
         true => STALE,
         false => CURRENT,
@@ -121,7 +102,7 @@ mod tests {
             of("autoscaling", "v2"),
             of("autoscaling", "v1"),
         ];
-        let document = arrange(order.iter(), &things(&served), &BTreeMap::new());
+        let document = arrange(&order, &things(&served), &BTreeMap::new());
         let expected = [
             "batch/v1",
             "batch/v1beta1",
@@ -139,28 +120,14 @@ mod tests {
         let resources = br#"{"kind":"APIResourceList","groupVersion":"batch/v1","resources":[
             {"name":"customjobs","kind":"CustomJob","namespaced":true,"verbs":["list"]},
             {"name":"jobs","kind":"Job","namespaced":true,"verbs":["list"]}]}"#;
-        let document = (BTreeSet::new(), Bytes::from_static(resources));
+        let document = (BTreeMap::new(), Bytes::from_static(resources));
         let unlisted = [(of("batch", "v1"), document)].into();
         let mut served = things(&[("apps", "v1"), ("batch", "v1")]);
-        let jobs = Gvr {
-            group: "batch".to_owned(),
-            version: "v1".to_owned(),
-            resource: "jobs".to_owned(),
-            subresource: String::new(),
-        };
-        served.insert(jobs);
-        let document = arrange([].iter(), &served, &unlisted);
+        served.insert(Gvr::new("batch", "v1", "jobs", ""));
+        let document = arrange(&[], &served, &unlisted);
         let batch = document.version("batch", "v1").unwrap();
         assert!(!batch.is_stale() && batch.resources.len() == 1);
         assert_eq!(&*batch.resources[0].name, "jobs");
         assert!(document.version("apps", "v1").unwrap().is_stale());
-    }
-
-    #[test]
-    fn the_order_of_a_group_is_asked_for_if_no_version_of_it_is_listed() {
-        let served = things(&[("", "v1"), ("apps", "v1"), ("batch", "v1")]);
-        let listed = [of("apps", "v1beta1")];
-        let groups = listed_nowhere(&served, &listed);
-        assert_eq!(Vec::from_iter(groups), ["batch"]);
     }
 }

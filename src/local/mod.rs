@@ -1,6 +1,5 @@
 //! The local apiserver: whether it is initialized, and what it serves.
 
-mod client;
 pub mod discovery;
 pub mod groups;
 mod own;
@@ -11,22 +10,37 @@ pub mod requestheader;
 pub mod state;
 
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-pub use self::client::maker;
 use self::discovery::LocalView;
 use self::reader::{FormerRecord, Reader};
 use self::requestheader::names::NamesInEtcd;
 use self::state::LocalState;
-use crate::client::ClientMaker;
+use crate::client::{self, ClientMaker, MakerError};
 use crate::config::Config;
 use crate::kube::gvr::Custom;
 use crate::tls::credentials::Current;
 
-/// What etcd says, while it is known.
-pub struct EtcdFacts {
+/// Timeout of the proxy's own requests.
+const TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Makes clients of the local apiserver, as `apiServer.internalUser`.
+pub fn maker(config: &Config, credentials: Current) -> Result<ClientMaker, MakerError> {
+    let names = &config.serving.request_headers;
+    let user = &config.api_server.internal_user;
+    let identity = client::identity(names, user, &["system:masters"])?;
+    let name = &config.api_server.server_name;
+    ClientMaker::new(name, credentials, |of| &of.local, identity, TIMEOUT)
+}
+
+/// What the tasks read and write.
+pub struct LocalInputs {
+    pub credentials: Current,
+    pub maker: Arc<ClientMaker>,
+    pub state: Arc<LocalState>,
     /// CRDs and aggregated APIs; `None` until etcd was read.
     pub custom: watch::Receiver<Option<Arc<Custom>>>,
     /// What the proxy before this one has written. Set before `custom`.
@@ -38,28 +52,28 @@ pub struct EtcdFacts {
 /// Spawns the probe, discovery and the check of the request header configuration. Returns what discovery reads.
 pub fn start(
     config: &Config,
-    credentials: &Current,
-    maker: &Arc<ClientMaker>,
-    state: &Arc<LocalState>,
-    etcd: EtcdFacts,
+    inputs: LocalInputs,
     control: &mut JoinSet<()>,
 ) -> watch::Receiver<LocalView> {
     let server = &config.api_server;
-    let client = || maker.client(server.address);
+    let client = || inputs.maker.client(server.address);
+    let state = inputs.state;
     let (view_sender, view) = watch::channel(LocalView::default());
     control.spawn(probe::run(client(), state.clone(), server.probe_interval));
+    let mut reader = Reader::new(client());
+    reader.former = Some(inputs.former);
     control.spawn(discovery::run(
-        Reader::after(client(), etcd.former),
+        reader,
         state.clone(),
         server.discovery_interval,
-        etcd.custom,
+        inputs.custom,
         view_sender,
     ));
     control.spawn(requestheader::run(
         config.clone(),
-        credentials.clone(),
-        etcd.header_names,
-        state.clone(),
+        inputs.credentials,
+        inputs.header_names,
+        state,
     ));
     view
 }

@@ -45,12 +45,7 @@ impl Answer {
 
 /// Where a list of the resource is asked for, in protobuf. No object has this name, so nothing is listed.
 pub(super) fn path(of: &Gvr) -> String {
-    let Gvr {
-        group,
-        version,
-        resource,
-        ..
-    } = of;
+    let (group, version, resource) = (&of.group, &of.version, &of.resource);
     format!("/apis/{group}/{version}/{resource}?fieldSelector=metadata.name%3D.&resourceVersion=0")
 }
 

@@ -81,7 +81,7 @@ pub async fn run(mut client: Client, state: Arc<LocalState>, every: Duration) {
         let answer = client.get("/readyz", &[]).await;
         if let Ok(answer) = &answer {
             state.shuts_down(says_it_shuts_down(answer), epoch);
-            state.finds_etcd_away(says_etcd_is_away(answer));
+            state.finds_etcd_down(says_etcd_is_down(answer));
         }
         judge(&state, trigger, epoch, answer.map(|answer| answer.status));
         state.end_probe(number);
@@ -100,7 +100,7 @@ pub fn says_it_shuts_down(answer: &ClientResponse) -> bool {
 }
 
 /// Whether a `/readyz` response says that etcd does not answer. 1.24 and later have two checks.
-fn says_etcd_is_away(answer: &ClientResponse) -> bool {
+fn says_etcd_is_down(answer: &ClientResponse) -> bool {
     fails(answer, "etcd") || fails(answer, "etcd-readiness")
 }
 

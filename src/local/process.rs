@@ -6,7 +6,7 @@
 //! What this proxy itself keeps open at the apiserver does not count: it ends with the proxy. Of an apiserver in another
 //! network namespace nothing is seen, as if it had ended. `check --live` reads from the same files where something listens.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -32,14 +32,9 @@ pub fn lingers(address: SocketAddr) -> bool {
 }
 
 fn is_held(sockets: &[Socket], own: &HashSet<u64>, address: SocketAddr) -> bool {
-    let at_port = || {
-        sockets
-            .iter()
-            .filter(|it| it.local.port() == address.port())
-    };
-    let is_listening = at_port().any(|it| {
+    let is_listening = listening(sockets, address.port()).any(|it| {
         let ip = it.local.ip();
-        it.state == LISTEN && (ip == address.ip() || ip.is_unspecified())
+        ip == address.ip() || ip.is_unspecified()
     });
     // One that listens everywhere connects to itself here.
     let itself = [
@@ -49,8 +44,9 @@ fn is_held(sockets: &[Socket], own: &HashSet<u64>, address: SocketAddr) -> bool 
     ];
     let clients = sockets.iter().filter(|it| own.contains(&it.inode));
     let of_this_proxy: HashSet<_> = clients.map(|it| (it.remote, it.local)).collect();
-    let mut connected = at_port().filter(|it| {
-        matches!(it.state, ESTABLISHED | CLOSE_WAIT)
+    let mut connected = sockets.iter().filter(|it| {
+        it.local.port() == address.port()
+            && matches!(it.state, ESTABLISHED | CLOSE_WAIT)
             && itself.contains(&it.local.ip())
             && !own.contains(&it.inode)
             && !of_this_proxy.contains(&(it.local, it.remote))
@@ -60,9 +56,31 @@ fn is_held(sockets: &[Socket], own: &HashSet<u64>, address: SocketAddr) -> bool 
 
 /// Where something listens on `port`. Reads files of the kernel.
 pub fn listeners(port: u16) -> Vec<IpAddr> {
-    let sockets = sockets(port).into_iter();
-    let listening = sockets.filter(|it| it.state == LISTEN && it.local.port() == port);
-    listening.map(|it| it.local.ip()).collect()
+    let sockets = sockets(port);
+    listening(&sockets, port).map(|it| it.local.ip()).collect()
+}
+
+fn listening(sockets: &[Socket], port: u16) -> impl Iterator<Item = &Socket> {
+    let at_port = sockets.iter().filter(move |it| it.local.port() == port);
+    at_port.filter(|it| it.state == LISTEN)
+}
+
+/// Names of the programs that listen on `port`. Who may not look at a process sees only that somebody does (`?`).
+pub fn holders(port: u16) -> BTreeSet<String> {
+    let sockets = sockets(port);
+    let held: HashSet<_> = listening(&sockets, port).map(|it| it.inode).collect();
+    let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let names = processes.filter_map(|process| {
+        let path = process.path();
+        let holds = inodes(&path.join("fd")).any(|inode| held.contains(&inode));
+        let name = fs::read_to_string(path.join("comm")).ok()?;
+        holds.then(|| name.trim().to_owned())
+    });
+    let names: BTreeSet<_> = names.collect();
+    match names.is_empty() && !held.is_empty() {
+        true => BTreeSet::from(["?".to_owned()]),
+        false => names,
+    }
 }
 
 /// The sockets with this port on either side.
@@ -105,9 +123,13 @@ fn address(text: &str) -> Option<SocketAddr> {
 
 /// Of the sockets of this process.
 fn own_inodes() -> HashSet<u64> {
-    let files = fs::read_dir("/proc/self/fd").into_iter().flatten();
+    inodes(Path::new("/proc/self/fd")).collect()
+}
+
+fn inodes(directory: &Path) -> impl Iterator<Item = u64> {
+    let files = fs::read_dir(directory).into_iter().flatten();
     let links = files.filter_map(|file| fs::read_link(file.ok()?.path()).ok());
-    links.filter_map(|link| inode(&link)).collect()
+    links.filter_map(|link| inode(&link))
 }
 
 /// `socket:[INODE]`.

@@ -12,15 +12,15 @@ use http::header::{ACCEPT, CONTENT_TYPE, ETAG, HeaderName, HeaderValue, IF_NONE_
 use http::{Method, StatusCode};
 use tokio::time::Instant;
 
-use super::groups::{ServedGroups, arrange, listed_nowhere};
+use super::groups::{Documents, Listed, ServedGroups, arrange};
 use super::own::{self, Answer, OwnResources};
 use crate::client::{Client, ClientError, ClientResponse};
 use crate::kube::discovery::documents;
-use crate::kube::discovery::model::{Document, Group, scopes};
-use crate::kube::gvr::{Custom, GroupVersion, Gvr, Scopes, ServedSet};
+use crate::kube::discovery::model::{Document, scopes};
+use crate::kube::gvr::{Custom, GroupVersion, Scopes, ServedSet};
 use crate::kube::media_type;
 use crate::kube::version::{self, Versions};
-use crate::log_throttle::{LogThrottle, chain};
+use crate::log_throttle::{LogThrottle, warn_new};
 use crate::request::headers::SERVER_ID;
 
 /// Deadline for one document, retries included.
@@ -56,40 +56,53 @@ pub struct FormerRecord {
 /// Reads one server's discovery and caches it.
 pub struct Reader {
     client: Client,
-    /// Asks for lists of resources; `None`: as `client`.
-    lister: Option<Client>,
-    own: OwnResources,
-    /// Until the first read.
-    former: Option<Arc<OnceLock<FormerRecord>>>,
+    /// Asks for lists of resources, which `client` may not; `None`: `client` may.
+    pub lister: Option<Client>,
+    pub(super) own: OwnResources,
+    /// Until the first read: what the proxy before this one has written. It counts if it was about a server of the version
+    /// that is read.
+    pub former: Option<Arc<OnceLock<FormerRecord>>>,
     /// How often `client` had connected when discovery was read last.
     connections: u64,
     /// The server's versions, as last read.
     versions: Option<Versions>,
-    /// A proxy's answers are errors.
-    no_proxy: bool,
-    last: LastRead,
+    /// For an apiserver: an answer of a proxy is an error.
+    pub no_proxy: bool,
+    pub(super) last: LastRead,
     /// Keys: paths of group versions whose document cannot be read.
     throttle: LogThrottle<String>,
 }
 
 /// What one process has answered.
 #[derive(Default)]
-struct LastRead {
+pub(super) struct LastRead {
     /// The scopes of what was read, without custom resources.
-    scopes: Scopes,
+    pub(super) scopes: Scopes,
     /// Resources of each group version that was read by its own document, and that document if aggregated discovery lacks
     /// it.
-    known: BTreeMap<GroupVersion, (BTreeSet<Gvr>, Bytes)>,
+    known: Documents,
     /// ETag and contents of the aggregated documents.
-    aggregated: BTreeMap<&'static str, (HeaderValue, BTreeSet<Gvr>)>,
+    aggregated: BTreeMap<&'static str, (Option<HeaderValue>, Listed)>,
     /// `Content-Type` of aggregated discovery; `None`: the server has none.
     aggregated_type: Option<String>,
-    /// Since then aggregated discovery has not changed, and the index and all that it lacks were read.
-    is_index_read: bool,
     /// What its list of groups names, in that order; without the core group.
     listed: Vec<GroupVersion>,
-    /// Versions of groups that the list of groups lacks, in the order of the group's own document.
-    orders: BTreeMap<String, Vec<GroupVersion>>,
+}
+
+impl LastRead {
+    /// All that is listed. What CRDs and aggregated APIs name has no scope.
+    fn take_scopes(&mut self, custom: &Custom) -> ServedSet {
+        let aggregated = self.aggregated.values().map(|(_, listed)| listed);
+        let each = self.known.values().map(|(listed, _)| listed);
+        let mut served = ServedSet::new();
+        for (gvr, scope) in aggregated.chain(each).flatten() {
+            if let Some(scope) = scope.filter(|_| !custom.contains(gvr.borrow())) {
+                self.scopes.insert(gvr.clone(), scope);
+            }
+            served.insert(gvr.clone());
+        }
+        served
+    }
 }
 
 impl Reader {
@@ -107,22 +120,6 @@ impl Reader {
         }
     }
 
-    /// For an apiserver: an answer of a proxy is an error.
-    pub fn of_apiserver(client: Client) -> Self {
-        Self {
-            no_proxy: true,
-            ..Self::new(client)
-        }
-    }
-
-    /// `lister` may list resources, and `client` only reads discovery.
-    pub fn with_lister(client: Client, lister: Client) -> Self {
-        Self {
-            lister: Some(lister),
-            ..Self::new(client)
-        }
-    }
-
     /// An error: the server says that it is not ready.
     pub async fn check_ready(&mut self) -> Result<(), ReadError> {
         self.get("/readyz").await.map(|_| ())
@@ -131,15 +128,6 @@ impl Reader {
     /// The next request is sent over a new connection.
     pub fn reconnect(&mut self) {
         self.client.reset();
-    }
-
-    /// `former`: what the proxy before this one has written, by the first read. It counts if it was about a server of the
-    /// version that is read.
-    pub fn after(client: Client, former: Arc<OnceLock<FormerRecord>>) -> Self {
-        Self {
-            former: Some(former),
-            ..Self::new(client)
-        }
     }
 
     /// Clears the cache: the server may be another process now.
@@ -172,9 +160,9 @@ impl Reader {
         if std::mem::replace(&mut self.connections, connections) != connections {
             self.own.ask_again();
         }
-        let mut listed = ServedSet::new();
-        let has_aggregated = self.read_aggregated(custom, &mut listed).await?;
-        self.read_each(custom, has_aggregated, &mut listed).await?;
+        let has_aggregated = self.read_aggregated().await?;
+        self.read_each(custom, has_aggregated).await?;
+        let listed = self.last.take_scopes(custom);
         self.ask_about_namesakes(&listed, custom).await?;
         let own = self.own.update(listed, custom);
         self.last.scopes.retain(|gvr, _| own.contains(gvr));
@@ -207,84 +195,35 @@ impl Reader {
         Ok(())
     }
 
-    /// Whether the server could not say of a resource whether it serves it itself: it is to be read again soon.
-    pub fn is_in_doubt(&self) -> bool {
-        self.own.is_in_doubt()
-    }
-
-    /// What of the last read may be custom: the server could not say yet.
-    pub fn doubted(&self) -> ServedSet {
-        self.own.doubted()
-    }
-
-    /// The scopes of what was read last, without custom resources.
-    pub fn scopes(&self) -> &Scopes {
-        &self.last.scopes
-    }
-
-    /// What groups list.
-    fn take(&mut self, groups: &[Group], skipped: &Custom) -> BTreeSet<Gvr> {
-        let mut set = BTreeSet::new();
-        for (gvr, scope) in scopes(groups) {
-            if let Some(scope) = scope.filter(|_| !skipped.contains(gvr.borrow())) {
-                self.last.scopes.insert(gvr.clone(), scope);
-            }
-            set.insert(gvr);
-        }
-        set
-    }
-
     /// The groups that the server serves itself, as last read, whatever its list of groups says. `served`: what it serves
     /// itself.
-    pub async fn groups(&mut self, served: &ServedSet) -> ServedGroups {
-        for group in listed_nowhere(served, &self.last.listed) {
-            if !self.last.orders.contains_key(&group) {
-                let path = format!("/apis/{group}");
-                // Without it the versions are in the order of their names.
-                if let Ok(document) = self.get(&path).await
-                    && let Ok(versions) = documents::versions(&document)
-                {
-                    self.last.orders.insert(group, versions);
-                }
-            }
-        }
-        let order = self
-            .last
-            .listed
-            .iter()
-            .chain(self.last.orders.values().flatten());
+    pub fn groups(&self, served: &ServedSet) -> ServedGroups {
         ServedGroups {
-            document: arrange(order, served, &self.last.known),
+            document: arrange(&self.last.listed, served, &self.last.known),
             aggregated: self.last.aggregated_type.clone(),
         }
     }
 
-    /// Adds what aggregated discovery lists. Returns whether the server has it. `/apis` comes first: without aggregated
-    /// discovery it is the list of groups.
-    async fn read_aggregated(
-        &mut self,
-        skipped: &Custom,
-        served: &mut ServedSet,
-    ) -> Result<bool, ReadError> {
+    /// Reads aggregated discovery. Returns whether the server has it. `/apis` comes first: without aggregated discovery it
+    /// is the list of groups.
+    async fn read_aggregated(&mut self) -> Result<bool, ReadError> {
         for path in ["/apis", "/api"] {
             let accept = HeaderValue::from_static(media_type::ACCEPT_AGGREGATED);
             let mut headers = vec![(ACCEPT, accept)];
             let known = self.last.aggregated.get(path);
-            headers.extend(known.map(|(etag, _)| (IF_NONE_MATCH, etag.clone())));
+            let etag = known.and_then(|(etag, _)| etag.clone());
+            let has_etag = etag.is_some();
+            headers.extend(etag.map(|etag| (IF_NONE_MATCH, etag)));
             let answer = self.ask(path, &headers).await?;
-            match (answer.status, self.last.aggregated.get(path)) {
-                (StatusCode::NOT_MODIFIED, Some((_, known))) => {
-                    served.extend(known.iter().cloned());
-                    continue;
-                }
+            match answer.status {
+                StatusCode::NOT_MODIFIED if has_etag => continue,
                 // Before 1.26: the legacy document, or 406 for the unknown parameters.
-                (StatusCode::OK | StatusCode::NOT_ACCEPTABLE | StatusCode::NOT_FOUND, _) => {}
-                (status, _) => {
+                StatusCode::OK | StatusCode::NOT_ACCEPTABLE | StatusCode::NOT_FOUND => {}
+                status => {
                     let path = path.to_owned();
                     return Err(ReadError::Status { path, status });
                 }
             }
-            self.last.is_index_read = false;
             let aggregated_type = aggregated_type(&answer);
             if path == "/apis" {
                 self.last.aggregated_type = aggregated_type.map(str::to_owned);
@@ -294,78 +233,49 @@ impl Reader {
                 };
             }
             if aggregated_type.is_none() {
+                self.last.aggregated.clear();
                 return Ok(false);
             }
             let groups = parse(path, documents::aggregated(&answer.body))?;
-            let set = self.take(&groups, skipped);
-            served.extend(set.iter().cloned());
-            if let Some(etag) = answer.headers.get(ETAG) {
-                self.last.aggregated.insert(path, (etag.clone(), set));
-            }
+            let read = (answer.headers.get(ETAG).cloned(), scopes(&groups).collect());
+            self.last.aggregated.insert(path, read);
         }
         Ok(true)
     }
 
-    /// Adds what the documents of group versions list that the path index names, and aggregated discovery does not.
-    async fn read_each(
-        &mut self,
-        skipped: &Custom,
-        has_aggregated: bool,
-        served: &mut ServedSet,
-    ) -> Result<(), ReadError> {
-        // What only the index names is not in the ETag of the lists.
-        if has_aggregated && self.last.is_index_read && self.last.known.is_empty() {
-            return Ok(());
-        }
-        let mut named = match self.index(skipped).await {
+    /// Reads the documents of group versions that the path index names, and aggregated discovery does not.
+    async fn read_each(&mut self, skipped: &Custom, has_aggregated: bool) -> Result<(), ReadError> {
+        let mut named = match self.get("/").await {
             // Not every user may read it.
             Err(ReadError::Status {
                 status: StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN | StatusCode::NOT_FOUND,
                 ..
             }) if has_aggregated => BTreeSet::new(),
             // An error is better than a set without what may be hidden.
-            index => index?,
+            index => parse("/", documents::group_versions(&index?))?,
         };
+        named.retain(|of| !skipped.is_aggregated(&of.group, &of.version));
         if has_aggregated {
             named.retain(|of| !of.group.is_empty() && !self.last.listed.contains(of));
         }
-        self.last.is_index_read = true;
         self.last.known.retain(|of, _| named.contains(of));
         for of in named {
-            if let Err(error) = self.read_one(&of, skipped, has_aggregated).await {
-                self.last.is_index_read = false;
+            if let Err(error) = self.read_one(&of, has_aggregated).await {
                 // Nothing else can be read either, or it was never read: an error is better than a set without this group
                 // version.
                 let is_silent = matches!(error, ReadError::Client(_) | ReadError::Proxy);
                 if is_silent || !self.last.known.contains_key(&of) {
                     return Err(error);
                 }
-                if self.throttle.should_log(of.path(), chain(&error)) {
-                    let error = &error as &dyn std::error::Error;
-                    tracing::warn!(error, "keeping what was known of a group");
-                }
+                let text = "keeping what was known of a group";
+                warn_new!(self.throttle, of.path(), &error, "{text}");
             }
-            let known = self.last.known.get(&of).into_iter();
-            served.extend(known.flat_map(|(set, _)| set).cloned());
         }
         Ok(())
     }
 
-    /// The group versions that the path index names, without aggregated APIs.
-    async fn index(&mut self, skipped: &Custom) -> Result<BTreeSet<GroupVersion>, ReadError> {
-        let index = self.get("/").await?;
-        let mut named = parse("/", documents::group_versions(&index))?;
-        named.retain(|of| !skipped.is_aggregated(&of.group, &of.version));
-        Ok(named)
-    }
-
     /// Reads the document of a group version into what is known.
-    async fn read_one(
-        &mut self,
-        of: &GroupVersion,
-        skipped: &Custom,
-        keeps_document: bool,
-    ) -> Result<(), ReadError> {
+    async fn read_one(&mut self, of: &GroupVersion, keeps_document: bool) -> Result<(), ReadError> {
         let path = of.path();
         let document = match self.get(&path).await {
             // Gone between the index and now.
@@ -381,9 +291,9 @@ impl Reader {
         if self.throttle.recovered(&path).is_some() {
             tracing::info!("the document of each group can be read again");
         }
-        let set = self.take(&read.groups, skipped);
         let document = document.filter(|_| keeps_document).unwrap_or_default();
-        self.last.known.insert(of.clone(), (set, document));
+        let listed = scopes(&read.groups).collect();
+        self.last.known.insert(of.clone(), (listed, document));
         Ok(())
     }
 
@@ -422,7 +332,7 @@ fn aggregated_type(answer: &ClientResponse) -> Option<&str> {
     is_it.then_some(content_type)
 }
 
-fn parse<T>(path: &str, result: Result<T, serde_json::Error>) -> Result<T, ReadError> {
+pub fn parse<T>(path: &str, result: Result<T, serde_json::Error>) -> Result<T, ReadError> {
     result.map_err(|source| ReadError::Parse {
         path: path.to_owned(),
         source,

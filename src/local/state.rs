@@ -1,4 +1,4 @@
-//! The state of the local apiserver. Written by the probe, by the check of what it believes, and by requests whose
+//! The state of the local apiserver. Written by the probe, by the check of the proxy's credentials, and by requests whose
 //! connection is refused; read by every request with one atomic load.
 
 use std::sync::Arc;
@@ -146,9 +146,9 @@ impl LocalState {
     }
 
     /// Whether the apiserver's etcd answers, by its `/readyz`.
-    pub fn finds_etcd_away(&self, away: bool) {
-        if self.lacks_etcd.swap(away, Ordering::Relaxed) != away {
-            match away {
+    pub fn finds_etcd_down(&self, down: bool) {
+        if self.lacks_etcd.swap(down, Ordering::Relaxed) != down {
+            match down {
                 true => tracing::warn!(
                     "the local apiserver's etcd does not answer: peers that are ready are asked first"
                 ),
@@ -185,7 +185,7 @@ impl LocalState {
 
     /// Why not; `None` if it does.
     pub fn trust_problems(&self) -> Option<String> {
-        let unknown = "the apiserver was not asked yet whether it believes this proxy";
+        let unknown = "the apiserver was not asked yet whether it accepts this proxy's front-proxy credentials";
         let problems = self.of_process(&self.trust, |trust| trust.problems.clone());
         Some(problems.unwrap_or(unknown.to_owned())).filter(|problems| !problems.is_empty())
     }
@@ -198,8 +198,11 @@ impl LocalState {
         }
         let Trust { problems, warnings } = &checked.1;
         match &**problems {
-            "" => tracing::info!("the apiserver believes what this proxy says about users"),
-            doubts => tracing::error!(doubts, "the apiserver may not believe this proxy"),
+            "" => tracing::info!("the apiserver accepts this proxy's front-proxy credentials"),
+            doubts => tracing::error!(
+                doubts,
+                "the apiserver may reject this proxy's front-proxy credentials"
+            ),
         }
         if !warnings.is_empty() {
             tracing::warn!(
@@ -263,7 +266,7 @@ impl LocalState {
         let was_initialized = before.is_ok_and(|state| state & 1 == 1);
         if was_initialized {
             tracing::warn!(
-                "the local apiserver is gone or another: not initialized until its next /readyz"
+                "the local apiserver is down or was restarted: not initialized until its next /readyz"
             );
             self.reread.notify_one();
         }
@@ -283,7 +286,7 @@ impl LocalState {
         if self.epoch() != epoch {
             return;
         }
-        self.shutting_down.store(says_so, Ordering::Relaxed);
+        self.set(&self.shutting_down, says_so);
         if !says_so {
             self.set(&self.turns_away, false);
         }
@@ -414,7 +417,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn who_is_turned_away_is_believed_when_the_next_probe_says_so() {
+    async fn who_is_turned_away_is_confirmed_when_the_next_probe_says_so() {
         let state = LocalState::default();
         state.answered(true, 0);
         let before = state.begin_probe();

@@ -5,19 +5,26 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use pingora_core::protocols::Stream;
 use pingora_core::protocols::l4::ext::TcpKeepalive;
 use pingora_core::protocols::l4::stream::Stream as TcpStream;
 use pingora_core::protocols::tls::client::handshake;
-use pingora_core::protocols::{GetSocketDigest, SocketDigest, Stream};
 use pingora_core::{Error, ErrorType, OrErr};
 use rustls::ClientConfig;
-use std::os::fd::AsRawFd;
 use tokio_rustls::TlsConnector;
 
 use super::files;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(3);
+/// Detects half-open connections. Watches may be silent for a long time. What is sent, a ping at least, has to be
+/// acknowledged in the user timeout: a system does that for a process that is busy or frozen too.
+const KEEPALIVE: TcpKeepalive = TcpKeepalive {
+    idle: Duration::from_secs(15),
+    interval: Duration::from_secs(5),
+    count: 3,
+    user_timeout: Duration::from_secs(15),
+};
 
 /// Connects to `address`, whose certificate must have `name`.
 pub async fn dial(
@@ -35,11 +42,9 @@ pub async fn dial(
     if !files::is_for_requests(&tcp) {
         return Error::e_explain(ErrorType::ConnectError, "no open files are left for it");
     }
-    let digest = SocketDigest::from_raw_fd(tcp.as_raw_fd());
     let mut tcp = TcpStream::from(tcp);
-    tcp.set_socket_digest(digest);
     tcp.set_nodelay()?;
-    tcp.set_keepalive(&keepalive())
+    tcp.set_keepalive(&KEEPALIVE)
         .or_err(ErrorType::ConnectError, "setting keepalive")?;
     let connector = TlsConnector::from(tls.clone());
     let tls = timely(HANDSHAKE_TIMEOUT, handshake(&connector, name, tcp)).await??;
@@ -50,15 +55,4 @@ async fn timely<T>(limit: Duration, work: impl Future<Output = T>) -> pingora_co
     tokio::time::timeout(limit, work)
         .await
         .or_err(ErrorType::ConnectTimedout, "connecting")
-}
-
-/// Detects half-open connections. Watches may be silent for a long time. What is sent, a ping at least, has to be
-/// acknowledged in the user timeout: a system does that for a process that is busy or frozen too.
-fn keepalive() -> TcpKeepalive {
-    TcpKeepalive {
-        idle: Duration::from_secs(15),
-        interval: Duration::from_secs(5),
-        count: 3,
-        user_timeout: Duration::from_secs(15),
-    }
 }

@@ -2,17 +2,19 @@
 //! writes that are put together, errors, and boxed futures. For `relay` and the listeners.
 
 use std::pin::Pin;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
-mod bodies;
 mod dial;
 mod errors;
 pub mod files;
-mod write_batch;
+mod io;
 
-pub use self::bodies::{lengths_agree, poll_receive, poll_send, receive, release, single_length};
 pub use self::dial::dial;
 pub use self::errors::{RedactedError, is_unprocessed};
-pub use self::write_batch::{Flush, WriteBatch, batched, buffered};
+pub use self::io::{
+    Flush, WriteBatch, batched, buffered, lengths_agree, poll_receive, poll_send, receive, release,
+    single_length,
+};
 
 /// A boxed future whose type the compiler does not know.
 pub type Rare<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
@@ -32,4 +34,9 @@ pub fn boxed<W: Future>(work: impl FnOnce() -> W) -> Pin<Box<W>> {
 #[inline(never)]
 pub fn rare<'a, W: Future + Send + 'a>(work: impl FnOnce() -> W) -> Rare<'a, W::Output> {
     boxed(work)
+}
+
+/// Locks what is as good after a panic as before.
+pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

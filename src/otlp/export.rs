@@ -1,5 +1,8 @@
 //! Chooses requests, and sends their spans in batches.
 
+use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceRequest;
@@ -8,9 +11,9 @@ use opentelemetry_proto::tonic::common::v1::InstrumentationScope;
 use opentelemetry_proto::tonic::resource::v1::Resource;
 use opentelemetry_proto::tonic::trace::v1::{ResourceSpans, ScopeSpans, Span};
 use rand::Rng as _;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::mpsc;
 use tokio::task::JoinSet;
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 use tonic::transport::{Channel, Endpoint};
 
 use super::context::TraceContext;
@@ -31,16 +34,12 @@ const MILLION: u32 = 1_000_000;
 const NAME: &str = env!("CARGO_PKG_NAME");
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
-enum Message {
-    Ended(Box<Span>),
-    /// Dropped once everything before it was sent.
-    Flush(oneshot::Sender<()>),
-}
-
 /// Chooses requests and takes their spans. Requests only read it; the queue never makes them wait.
 #[derive(Debug, Clone)]
 pub struct Tracer {
-    queue: mpsc::Sender<Message>,
+    queue: mpsc::Sender<Span>,
+    /// Spans that were queued and not sent yet.
+    waiting: Arc<AtomicUsize>,
     metrics: SpanMetrics,
     per_million: u32,
 }
@@ -72,8 +71,9 @@ impl Tracer {
 
     /// A request has ended.
     pub fn ended(&self, span: OpenSpan, failed: bool) {
-        let message = Message::Ended(Box::new(span.end(failed)));
-        if self.queue.try_send(message).is_err() {
+        self.waiting.fetch_add(1, Relaxed);
+        if self.queue.try_send(span.end(failed)).is_err() {
+            self.waiting.fetch_sub(1, Relaxed);
             let [_, dropped, _] = &self.metrics.by_result;
             dropped.inc();
         }
@@ -81,13 +81,10 @@ impl Tracer {
 
     /// Waits until what was queued is sent, for a limited time.
     pub async fn flush(&self) {
-        let (done, sent) = oneshot::channel();
-        let flushing = async {
-            // An error means that the task has ended.
-            let _ = self.queue.send(Message::Flush(done)).await;
-            let _ = sent.await;
-        };
-        let _ = timeout(FLUSH_TIMEOUT, flushing).await;
+        let end = Instant::now() + FLUSH_TIMEOUT;
+        while self.waiting.load(Relaxed) > 0 && Instant::now() < end {
+            sleep(PAUSE).await;
+        }
     }
 }
 
@@ -119,30 +116,23 @@ pub fn start(
         metrics: metrics.clone(),
         throttle: LogThrottle::default(),
     };
-    control.spawn(run(queue, exporter));
+    let waiting = Arc::default();
+    control.spawn(run(queue, exporter, Arc::clone(&waiting)));
     Ok(Tracer {
         queue: sender,
+        waiting,
         metrics,
         per_million,
     })
 }
 
 /// A batch is what has come since the one before. Ends when every tracer is gone.
-async fn run(mut queue: mpsc::Receiver<Message>, mut exporter: Exporter) {
-    let mut messages = Vec::new();
-    while queue.recv_many(&mut messages, BATCH).await > 0 {
-        let (mut spans, mut flushes) = (Vec::new(), Vec::new());
-        for message in messages.drain(..) {
-            match message {
-                Message::Ended(span) => spans.push(*span),
-                Message::Flush(done) => flushes.push(done),
-            }
-        }
-        if !spans.is_empty() {
-            exporter.export(spans).await;
-        }
-        // Who waits for them goes on.
-        drop(flushes);
+async fn run(mut queue: mpsc::Receiver<Span>, mut exporter: Exporter, waiting: Arc<AtomicUsize>) {
+    let mut spans = Vec::new();
+    while queue.recv_many(&mut spans, BATCH).await > 0 {
+        let count = spans.len();
+        exporter.export(std::mem::take(&mut spans)).await;
+        waiting.fetch_sub(count, Relaxed);
         sleep(PAUSE).await;
     }
 }
@@ -156,7 +146,7 @@ struct Exporter {
 }
 
 impl Exporter {
-    /// Sends a batch once. One that is not taken in time is lost: a receiver that is away must not fill the memory.
+    /// Sends a batch once. One that is not taken in time is lost: a receiver that is down must not fill the memory.
     async fn export(&mut self, spans: Vec<Span>) {
         let count = spans.len() as u64;
         let request = ExportTraceServiceRequest {
@@ -203,11 +193,12 @@ mod tests {
 
     use super::*;
 
-    fn tracer(per_million: u32) -> (Tracer, mpsc::Receiver<Message>) {
+    fn tracer(per_million: u32) -> (Tracer, mpsc::Receiver<Span>) {
         let (queue, receiver) = mpsc::channel(QUEUE);
         let metrics = SpanMetrics::new(&Registry::new()).unwrap();
         let tracer = Tracer {
             queue,
+            waiting: Arc::default(),
             metrics,
             per_million,
         };

@@ -7,8 +7,8 @@ use crate::metrics::metrics;
 metrics! {
     #[derive(Debug, Clone)]
     pub struct SpanMetrics {
-        /// Spans of sampled requests, by what became of them: the receiver of tracing.endpoint took them (exported), it
-        /// did not (failed), or too many waited for it (dropped).
+        /// Spans of sampled requests: the receiver took them (exported), it did not (failed), or too many waited for it
+        /// (dropped).
         pub by_result: [IntCounter; 3] =
             counters("kube_interop_proxy_spans_total", "result", ["exported", "dropped", "failed"]),
     }

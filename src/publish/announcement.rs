@@ -15,7 +15,7 @@ use arc_swap::ArcSwapOption;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use crate::cluster::own_keys::OwnKeys;
+use crate::cluster::absence::{Revisions, covers};
 
 /// From the first key, which tells that a server comes, to the announcement: more than a change takes to every watch.
 const NOTICE: Duration = Duration::from_millis(500);
@@ -62,12 +62,12 @@ impl Announcement {
 /// Makes the announcement once `seen` shows what was `written`.
 pub(super) async fn run(
     announcement: Arc<Announcement>,
-    mut written: watch::Receiver<Option<OwnKeys>>,
-    mut seen: watch::Receiver<OwnKeys>,
+    mut written: watch::Receiver<Option<Revisions>>,
+    mut seen: watch::Receiver<Revisions>,
 ) {
     loop {
-        let covers = |written: &OwnKeys| seen.borrow_and_update().cover(written);
-        if written.borrow_and_update().as_ref().is_some_and(covers) {
+        let is_seen = |written: &Revisions| covers(&seen.borrow_and_update(), written);
+        if written.borrow_and_update().as_ref().is_some_and(is_seen) {
             break;
         }
         tokio::select! {
@@ -88,11 +88,7 @@ pub(super) async fn run(
 mod tests {
     use super::*;
 
-    const WRITTEN: OwnKeys = OwnKeys {
-        record: 3,
-        live: 4,
-        claim: 0,
-    };
+    const WRITTEN: Revisions = [3, 4, 0, 0, 0];
 
     #[tokio::test(start_paused = true)]
     async fn others_are_given_notice() {
@@ -113,31 +109,27 @@ mod tests {
     async fn it_is_made_once_all_is_seen_and_stays_so() {
         let announcement = Arc::new(Announcement::default());
         let (written, writes) = watch::channel(None);
-        let (seen, sights) = watch::channel(OwnKeys::default());
+        let (seen, sights) = watch::channel(Revisions::default());
         let running = tokio::spawn(run(announcement.clone(), writes, sights));
         announcement.written(Some("etcd is down".to_owned()));
         let missing = announcement.missing().unwrap();
         assert!(missing.ends_with("serves: etcd is down"), "{missing}");
         announcement.written(None);
         // Keys of the process before, under the same ID.
-        seen.send_replace(OwnKeys {
-            record: 1,
-            live: 2,
-            ..WRITTEN
-        });
+        seen.send_replace([1, 2, 9, 9, 9]);
         written.send_replace(Some(WRITTEN));
-        for _ in 0..10 {
-            tokio::task::yield_now().await;
+        for missing in [[3, 3, 9, 9, 9], [2, 4, 9, 9, 9]] {
+            seen.send_replace(missing);
+            for _ in 0..10 {
+                tokio::task::yield_now().await;
+            }
+            assert!(announcement.missing().is_some(), "{missing:?}");
         }
-        assert!(announcement.missing().is_some());
-        seen.send_replace(OwnKeys {
-            record: 3,
-            ..WRITTEN
-        });
+        seen.send_replace([3, 5, 0, 0, 0]);
         running.await.unwrap();
         assert!(announcement.is_made());
         announcement.written(Some("etcd is down".to_owned()));
-        seen.send_replace(OwnKeys::default());
+        seen.send_replace(Revisions::default());
         assert_eq!(announcement.missing(), None);
     }
 }

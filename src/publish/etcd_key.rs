@@ -5,64 +5,37 @@
 
 use std::time::Duration;
 
-use etcd_client::{Client, Compare, CompareOp, GetOptions, GetResponse, PutOptions, Txn, TxnOp};
+use etcd_client::{Compare, CompareOp, GetOptions, GetResponse, PutOptions, Txn, TxnOp};
 
-use crate::cluster::connector::{Connector, bounded};
+use crate::cluster::connector::{Session, bounded};
 use crate::cluster::source::SourceError;
 use crate::log_throttle::LogRateLimit;
 
-/// A connection to a member of etcd, made when it is needed, with a limit for each request.
-pub struct EtcdSession {
-    connector: Connector,
-    client: Option<Client>,
-    limit: Duration,
+async fn get(
+    etcd: &mut Session,
+    key: &str,
+    options: GetOptions,
+) -> Result<GetResponse, SourceError> {
+    let mut client = etcd.client().await?;
+    bounded(etcd.limit(), client.get(key, Some(options))).await
 }
 
-impl EtcdSession {
-    pub fn new(connector: Connector, limit: Duration) -> Self {
-        Self {
-            connector: connector.limited(limit),
-            client: None,
-            limit,
-        }
-    }
+/// All keys below a prefix, without the prefix.
+pub async fn names(etcd: &mut Session, prefix: &str) -> Result<Vec<String>, SourceError> {
+    let options = GetOptions::new().with_prefix().with_keys_only();
+    let answer = get(etcd, prefix, options).await?;
+    let names = answer.kvs().iter().filter_map(|kv| kv.key_str().ok());
+    let names = names.filter_map(|key| key.strip_prefix(prefix));
+    Ok(names.map(str::to_owned).collect())
+}
 
-    /// The next request goes to the next member.
-    pub fn close(&mut self) {
-        self.client = None;
-    }
-
-    async fn client(&mut self) -> Result<Client, SourceError> {
-        if let Some(client) = &self.client {
-            return Ok(client.clone());
-        }
-        let client = self.connector.connect().await?;
-        Ok(self.client.insert(client).clone())
-    }
-
-    async fn get(&mut self, key: &str, options: GetOptions) -> Result<GetResponse, SourceError> {
-        let mut client = self.client().await?;
-        bounded(self.limit, client.get(key, Some(options))).await
-    }
-
-    /// All keys below a prefix, without the prefix.
-    pub async fn names(&mut self, prefix: &str) -> Result<Vec<String>, SourceError> {
-        let options = GetOptions::new().with_prefix().with_keys_only();
-        let answer = self.get(prefix, options).await?;
-        let names = answer.kvs().iter().filter_map(|kv| kv.key_str().ok());
-        let names = names.filter_map(|key| key.strip_prefix(prefix));
-        Ok(names.map(str::to_owned).collect())
-    }
-
-    /// Renews a lease. Returns whether it still existed.
-    async fn keep_alive(&mut self, lease: i64) -> Result<bool, SourceError> {
-        let mut client = self.client().await?;
-        let request = client.lease_keep_alive(lease);
-        let (mut keeper, mut answers) = bounded(self.limit, request).await?;
-        bounded(self.limit, keeper.keep_alive()).await?;
-        let answer = bounded(self.limit, answers.message()).await?;
-        Ok(answer.is_some_and(|answer| answer.ttl() > 0))
-    }
+/// Renews a lease. Returns whether it still existed.
+async fn keep_alive(etcd: &mut Session, lease: i64) -> Result<bool, SourceError> {
+    let mut client = etcd.client().await?;
+    let (mut keeper, mut answers) = bounded(etcd.limit(), client.lease_keep_alive(lease)).await?;
+    bounded(etcd.limit(), keeper.keep_alive()).await?;
+    let answer = bounded(etcd.limit(), answers.message()).await?;
+    Ok(answer.is_some_and(|answer| answer.ttl() > 0))
 }
 
 /// One key.
@@ -92,13 +65,13 @@ impl EtcdKey {
 
     /// Whether etcd has another history than that in which this key got its known revision: it was restored from a backup
     /// or replaced. Then the key did not have this revision at this revision.
-    pub async fn is_of_other_history(&self, etcd: &mut EtcdSession) -> Result<bool, SourceError> {
+    pub async fn is_of_other_history(&self, etcd: &mut Session) -> Result<bool, SourceError> {
         let revision = self.revision();
         if revision == 0 {
             return Ok(false);
         }
         let options = GetOptions::new().with_revision(revision).with_keys_only();
-        match etcd.get(&self.key, options).await {
+        match get(etcd, &self.key, options).await {
             Ok(answer) => {
                 let there = answer.kvs().first().map(|kv| kv.mod_revision());
                 Ok(there != Some(revision))
@@ -109,8 +82,8 @@ impl EtcdKey {
     }
 
     /// Reads the value; the next write may replace it.
-    pub async fn read(&mut self, etcd: &mut EtcdSession) -> Result<Option<&[u8]>, SourceError> {
-        let answer = etcd.get(&self.key, GetOptions::new()).await?;
+    pub async fn read(&mut self, etcd: &mut Session) -> Result<Option<&[u8]>, SourceError> {
+        let answer = get(etcd, &self.key, GetOptions::new()).await?;
         self.known = answer.kvs().first().map(|kv| KnownValue {
             revision: kv.mod_revision(),
             value: kv.value().to_vec(),
@@ -123,44 +96,36 @@ impl EtcdKey {
     /// this value and was kept alive.
     pub async fn put(
         &mut self,
-        etcd: &mut EtcdSession,
+        etcd: &mut Session,
         value: Vec<u8>,
         ttl: Duration,
     ) -> Result<bool, SourceError> {
-        let error = match self.write(etcd, &value, ttl).await {
-            Err(error @ SourceError::Failed(_)) => error,
-            result => return result,
-        };
-        let kept = match &self.known {
-            Some(known) if known.value == value => etcd.keep_alive(known.lease).await,
-            _ => Ok(false),
-        };
-        if !kept.unwrap_or(false) {
-            return Err(error);
+        let written = self.write(etcd, &value, ttl).await;
+        if let (Err(error @ SourceError::Failed(_)), Some(known)) = (&written, &self.known)
+            && known.value == value
+            && keep_alive(etcd, known.lease).await.unwrap_or(false)
+        {
+            static LOG_RATE: LogRateLimit = LogRateLimit::new();
+            if let Some(left_out) = LOG_RATE.admit() {
+                let (key, error) = (&self.key, error as &dyn std::error::Error);
+                let text = "etcd refuses to write: the key is kept alive as it is";
+                tracing::warn!(key, error, left_out, "{text}");
+            }
+            return Ok(true);
         }
-        static LOG_RATE: LogRateLimit = LogRateLimit::new();
-        if let Some(left_out) = LOG_RATE.admit() {
-            let (key, error) = (&self.key, &error as &dyn std::error::Error);
-            tracing::warn!(
-                key,
-                error,
-                left_out,
-                "etcd refuses to write: the key is kept alive as it is"
-            );
-        }
-        Ok(true)
+        written
     }
 
     async fn write(
         &mut self,
-        etcd: &mut EtcdSession,
+        etcd: &mut Session,
         value: &[u8],
         ttl: Duration,
     ) -> Result<bool, SourceError> {
         let seconds = i64::try_from(ttl.as_secs()).unwrap_or(i64::MAX).max(1);
         let mut client = etcd.client().await?;
         let grant = client.lease_grant(seconds, None);
-        let lease = bounded(etcd.limit, grant).await?.id();
+        let lease = bounded(etcd.limit(), grant).await?.id();
         let options = PutOptions::new().with_lease(lease);
         let put = TxnOp::put(self.key.as_str(), value, Some(options));
         let revision = self.attempt(etcd, put).await?;
@@ -175,7 +140,7 @@ impl EtcdKey {
     }
 
     /// Deletes the key, unless its revision is not the known one.
-    pub async fn delete(&mut self, etcd: &mut EtcdSession) -> Result<(), SourceError> {
+    pub async fn delete(&mut self, etcd: &mut Session) -> Result<(), SourceError> {
         if self.known.is_some() {
             let delete = TxnOp::delete(self.key.as_str(), None);
             self.attempt(etcd, delete).await?;
@@ -187,7 +152,7 @@ impl EtcdKey {
     /// Does it if the key has the known revision. Returns the revision of that, if it was done.
     async fn attempt(
         &self,
-        etcd: &mut EtcdSession,
+        etcd: &mut Session,
         operation: TxnOp,
     ) -> Result<Option<i64>, SourceError> {
         let key = self.key.as_str();
@@ -198,7 +163,7 @@ impl EtcdKey {
             .and_then([operation])
             .or_else([TxnOp::get(key, None)]);
         let mut client = etcd.client().await?;
-        let answer = bounded(etcd.limit, client.txn(txn)).await?;
+        let answer = bounded(etcd.limit(), client.txn(txn)).await?;
         let revision = answer.header().map_or(0, |header| header.revision());
         Ok(answer.succeeded().then_some(revision))
     }

@@ -20,7 +20,7 @@ use tokio::time::Instant;
 use super::identity::{self, ShownIds};
 use super::metrics::IdentityMetrics;
 use crate::cluster::leases::NamedLease;
-use crate::cluster::others_ids::OthersIds;
+use crate::cluster::members::OthersIds;
 use crate::config::{IdentityConfig, PublishLease};
 use crate::local::discovery::LocalView;
 use crate::local::state::LocalState;
@@ -83,8 +83,11 @@ impl Identify {
 
     fn decide(&mut self, leases: &[Arc<NamedLease>], others: &OthersIds, waited: bool) {
         let host = self.host.clone();
-        let named = leases.iter().map(|lease| (&*lease.name, &lease.value));
-        let shown = ShownIds::new(&host, named, others);
+        let shown = ShownIds {
+            host: &host,
+            leases,
+            others,
+        };
         if let Some(id) = self.server_id(&shown, waited) {
             let before = self.id.send_replace(Some(id.clone()));
             tracing::info!(server_id = &*id, before = before.as_deref(), "server ID");

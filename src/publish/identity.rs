@@ -5,8 +5,8 @@ use std::sync::Arc;
 use data_encoding::BASE32_NOPAD;
 use rand::Rng;
 
-use crate::cluster::codec::Lease;
-use crate::cluster::others_ids::OthersIds;
+use crate::cluster::leases::NamedLease;
+use crate::cluster::members::OthersIds;
 use crate::request::credential::minor;
 
 const BASE58: &[u8] = b"123456789abcdefghijkmnopqrstuvwxyz";
@@ -24,57 +24,45 @@ pub fn can_name_a_lease(name: &str) -> bool {
 /// What Leases show. API users can write them: an ID that another server has is never shown as ours.
 pub struct ShownIds<'a> {
     /// This host's name.
-    host: &'a str,
-    leases: Vec<(&'a str, &'a Lease)>,
+    pub host: &'a str,
+    pub leases: &'a [Arc<NamedLease>],
     pub others: &'a OthersIds,
 }
 
 impl<'a> ShownIds<'a> {
-    /// `leases`: by their names in etcd.
-    pub fn new(
-        host: &'a str,
-        leases: impl Iterator<Item = (&'a str, &'a Lease)>,
-        others: &'a OthersIds,
-    ) -> Self {
-        Self {
-            host,
-            leases: leases.filter(|(name, _)| can_name_a_lease(name)).collect(),
-            others,
-        }
-    }
-
     /// What kube-apiserver computes from the host's name (1.28 and later, then 1.26 and 1.27), if there is a Lease of this
     /// name.
     pub fn computed(&self) -> Option<&'a str> {
         let forms = [hashed_with_component(self.host), hashed(self.host)];
         forms.iter().find_map(|id| {
-            let (name, _) = self.leases.iter().find(|(name, _)| name == id)?;
-            (!self.others.proxied.contains(id)).then_some(*name)
+            let lease = self.leases.iter().find(|lease| lease.name == *id)?;
+            (!self.others.proxied.contains(id)).then_some(&*lease.name)
         })
     }
 
     /// This ID, if the apiserver keeps the Lease of this name.
     pub fn kept(&self, id: &str) -> Option<&'a str> {
-        self.of_apiservers()
-            .map(|(name, _)| name)
-            .find(|name| *name == id)
+        let mut names = self.of_apiservers().map(|lease| &*lease.name);
+        names.find(|name| *name == id)
     }
 
     /// The ID of the Lease that is labelled with this host's name. Such a label proves nothing.
     pub fn labelled(&self) -> Option<&'a str> {
-        let here = |(name, lease): &(&str, &Lease)| {
-            lease.hostname.as_deref() == Some(self.host)
-                && !self.others.proxied.contains(*name)
-                && !self.others.native.contains(*name)
+        let here = |lease: &&NamedLease| {
+            lease.value.hostname.as_deref() == Some(self.host)
+                && !self.others.proxied.contains(&lease.name)
+                && !self.others.native.contains(&lease.name)
         };
-        self.of_apiservers().find(here).map(|(name, _)| name)
+        self.of_apiservers().find(here).map(|lease| &*lease.name)
     }
 
     /// Identities of apiservers that keep them themselves. A Lease that a proxy keeps for a host of the same name does not
     /// count.
-    fn of_apiservers(&self) -> impl Iterator<Item = (&'a str, &'a Lease)> {
-        let leases = self.leases.iter().copied();
-        leases.filter(|(_, lease)| lease.identity && !lease.published)
+    fn of_apiservers(&self) -> impl Iterator<Item = &'a NamedLease> {
+        let leases = self.leases.iter().map(|lease| &**lease);
+        leases.filter(|lease| {
+            can_name_a_lease(&lease.name) && lease.value.identity && !lease.value.published
+        })
     }
 }
 
@@ -143,6 +131,7 @@ fn own_id(host: &str, process: u32, random: &mut impl Rng) -> Arc<str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cluster::codec::Lease;
 
     #[test]
     fn an_own_id_can_name_a_lease() {
@@ -211,6 +200,16 @@ mod tests {
         }
     }
 
+    fn named(leases: &[(&str, &Lease)]) -> Vec<Arc<NamedLease>> {
+        let named = leases.iter().map(|(name, lease)| NamedLease {
+            namespace: 0,
+            name: (*name).to_owned(),
+            revision: 1,
+            value: (*lease).clone(),
+        });
+        named.map(Arc::new).collect()
+    }
+
     #[test]
     fn leases_show_ids_that_no_other_server_has() {
         let lease = |hostname: Option<&str>, identity| Lease {
@@ -249,11 +248,20 @@ mod tests {
             // The entry is that of its own apiserver.
             (&[new_lease, labelled], &native, Some(&*new), None),
         ] {
-            let shown = ShownIds::new("cp-a", leases.iter().copied(), others);
+            let leases = &named(leases);
+            let shown = ShownIds {
+                host: "cp-a",
+                leases,
+                others,
+            };
             let found = (shown.computed(), shown.labelled());
             assert_eq!(found, (computed, by_label), "{leases:?} {others:?}");
         }
-        let shown = ShownIds::new("cp-a", [user, other].into_iter(), &nobody);
+        let shown = ShownIds {
+            host: "cp-a",
+            leases: &named(&[user, other]),
+            others: &nobody,
+        };
         assert_eq!(
             (shown.kept("other"), shown.kept("user")),
             (Some("other"), None)

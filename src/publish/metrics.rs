@@ -8,7 +8,7 @@ use crate::metrics::metrics;
 metrics! {
     #[derive(Debug, Clone)]
     pub struct IdentityMetrics {
-        /// Always 1; the apiserver's ID, the name of its identity Lease, is a label (KEP-1965).
+        /// Always 1 (KEP-1965).
         identity: IntGaugeVec = gauge_vec("apiserver_identity", &["id"]),
         /// 1 while another live proxy claims this server ID.
         pub duplicate_id: IntGauge = gauge("kube_interop_proxy_duplicate_server_id"),
@@ -17,15 +17,15 @@ metrics! {
     /// The identity Lease (KEP-1965). All but one metric have its name as label `id`.
     #[derive(Debug, Clone)]
     pub struct LeaseMetrics {
-        /// 1 for who keeps the identity Lease, where the proxy should: proxy, or other.
+        /// 1 for who keeps the identity Lease, where the proxy should.
         kept: IntGaugeVec = gauge_vec("kube_interop_proxy_identity_lease", &["kept_by"]),
-        /// When this process acquired the identity Lease of this ID, in Unix time.
+        /// When this process acquired the identity Lease, in Unix time.
         start_time: GaugeVec = gauge_vec("apiserver_identity_lease_start_time_seconds", &["id"]),
-        /// When this process renewed the identity Lease of this ID last, in Unix time.
+        /// When this process renewed the identity Lease last, in Unix time.
         renew_time: GaugeVec = gauge_vec("apiserver_identity_lease_renew_time_seconds", &["id"]),
-        /// Creations and renewals of the identity Lease of this ID by this process.
+        /// Creations and renewals of the identity Lease by this process.
         successes: IntCounterVec = counter_vec("apiserver_identity_lease_success_count", &["id"]),
-        /// Creations and renewals of the identity Lease of this ID by this process that failed.
+        /// Creations and renewals of the identity Lease by this process that failed.
         failures: IntCounterVec = counter_vec("apiserver_identity_lease_failure_count", &["id"]),
     }
 }
@@ -38,25 +38,10 @@ impl IdentityMetrics {
     }
 }
 
-/// The writer of the Lease that is named by the apiserver's ID.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum LeaseOwner {
-    Proxy,
-    /// Somebody else, most likely the apiserver: it is left alone.
-    Other,
-}
-
-impl LeaseOwner {
-    pub const ALL: [Self; 2] = [Self::Proxy, Self::Other];
-
-    /// Name for metrics and pages.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Proxy => "proxy",
-            Self::Other => "other",
-        }
-    }
-}
+/// This proxy keeps the identity Lease.
+pub const PROXY: &str = "proxy";
+/// Somebody else does, most likely the apiserver: it is left alone.
+pub const OTHER: &str = "other";
 
 impl LeaseMetrics {
     /// The Lease to keep is that of `id`; `None`: there is none to keep.
@@ -77,17 +62,17 @@ impl LeaseMetrics {
         self.start_time.with_label_values(&[id]).set(unix(at));
     }
 
-    /// The current writer of the Lease; `None`: this proxy should not keep one.
-    pub fn kept_by(&self, owner: Option<LeaseOwner>) {
-        for each in LeaseOwner::ALL {
-            let gauge = self.kept.with_label_values(&[each.name()]);
-            gauge.set((owner == Some(each)).into());
+    /// Who keeps the Lease, [`PROXY`] or [`OTHER`]; `None`: this proxy should not.
+    pub fn kept_by(&self, keeper: Option<&str>) {
+        for each in [PROXY, OTHER] {
+            let gauge = self.kept.with_label_values(&[each]);
+            gauge.set((keeper == Some(each)).into());
         }
     }
 
-    pub fn owner(&self) -> Option<LeaseOwner> {
-        let is = |owner: &LeaseOwner| self.kept.with_label_values(&[owner.name()]).get() == 1;
-        LeaseOwner::ALL.into_iter().find(is)
+    pub fn keeper(&self) -> Option<&'static str> {
+        let is = |keeper: &&str| self.kept.with_label_values(&[keeper]).get() == 1;
+        [PROXY, OTHER].into_iter().find(is)
     }
 
     /// The Lease was written.
@@ -125,8 +110,8 @@ mod tests {
         metrics.acquired("cp-a", at);
         metrics.renewed("cp-a", at + Duration::from_millis(1500));
         metrics.failed("cp-a");
-        metrics.kept_by(Some(LeaseOwner::Other));
-        assert_eq!(metrics.owner(), Some(LeaseOwner::Other));
+        metrics.kept_by(Some(OTHER));
+        assert_eq!(metrics.keeper(), Some(OTHER));
         let text = text(&registry).unwrap();
         for line in [
             "apiserver_identity_lease_start_time_seconds{id=\"cp-a\"} 1000000000",

@@ -1,6 +1,7 @@
 //! Publishes this server: its keys in etcd, its server ID and its identity Lease.
 
 pub mod announcement;
+mod draining;
 pub mod etcd_key;
 pub mod identify;
 pub mod identity;
@@ -8,145 +9,149 @@ pub mod kept_records;
 pub mod lease;
 pub mod metrics;
 pub mod record;
-mod server_ids;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::sync::{oneshot, watch};
 use tokio::task::{JoinHandle, JoinSet};
+use tokio::time::timeout;
 
 use self::announcement::Announcement;
-use self::etcd_key::EtcdSession;
+use self::draining::Drain;
 use self::identify::Identify;
 use self::identity::host_name;
-use self::kept_records::RecordKeeper;
 use self::lease::LeaseKeeper;
 use self::metrics::{IdentityMetrics, LeaseMetrics};
 use self::record::{Publisher, request_limit};
-use crate::client::ClientMaker;
-use crate::cluster::catalog::{OwnServer, Published};
-use crate::cluster::connector::{Connector, REQUEST_TIMEOUT};
-use crate::cluster::keys::EtcdKeys;
+use crate::cluster::Foundation;
+use crate::cluster::connector::Session;
 use crate::config::{Config, PublishLease};
 use crate::local::discovery::LocalView;
-use crate::local::state::LocalState;
 
-/// What the tasks read, and what they write with.
-pub struct PublishInputs<'a> {
-    pub own: OwnServer,
-    /// The writing ends of [`OwnServer::id`] and [`OwnServer::apiserver_id`].
-    pub id: watch::Sender<Option<Arc<str>>>,
-    pub apiserver_id: watch::Sender<Option<Arc<str>>>,
-    pub keys: EtcdKeys,
-    pub connector: Connector,
-    /// Makes the client that writes the Lease.
-    pub maker: Arc<ClientMaker>,
-    pub local: Arc<LocalState>,
+/// Time limit for etcd when the proxy ends.
+const END_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// What the tasks read and write that others do not.
+pub struct PublishInputs {
+    /// The writing ends of `id` and `apiserver_id` of [`Foundation::own`].
+    pub ids: [watch::Sender<Option<Arc<str>>>; 2],
     pub view: watch::Receiver<LocalView>,
-    pub published: &'a Published,
     pub announcement: Arc<Announcement>,
     pub identity_metrics: IdentityMetrics,
     pub lease_metrics: LeaseMetrics,
 }
 
 /// The tasks that remove what they have published when they are stopped.
-#[derive(Default)]
 pub struct Publishing {
     stop: Vec<oneshot::Sender<()>>,
-    tasks: Vec<JoinHandle<()>>,
+    publisher: JoinHandle<()>,
+    /// The publisher has removed the live key.
+    left: oneshot::Receiver<()>,
+    /// Ends the publisher.
+    end: oneshot::Sender<()>,
+    keeper: Option<JoinHandle<()>>,
 }
 
 impl Publishing {
-    fn spawn<F>(&mut self, run: impl FnOnce(oneshot::Receiver<()>) -> F)
-    where
-        F: Future<Output = ()> + Send + 'static,
-    {
-        let (stop_sender, stop) = oneshot::channel();
-        self.stop.push(stop_sender);
-        self.tasks.push(tokio::spawn(run(stop)));
+    fn start(publisher: Publisher, keeper: Option<LeaseKeeper>) -> Self {
+        let (stop_publisher, stopped) = oneshot::channel();
+        let (stop_keeper, keeper_stopped) = oneshot::channel();
+        let (left_sender, left) = oneshot::channel();
+        let (end, ended) = oneshot::channel();
+        let drain = Drain {
+            left: left_sender,
+            end: ended,
+        };
+        Self {
+            stop: vec![stop_publisher, stop_keeper],
+            publisher: tokio::spawn(publisher.run(stopped, drain)),
+            left,
+            end,
+            keeper: keeper.map(|keeper| tokio::spawn(keeper.run(keeper_stopped))),
+        }
     }
 
-    /// Has own keys and the Lease removed. Resolves when that is done.
-    pub async fn stop(self) {
-        for stop in self.stop {
+    /// Has the live key and the Lease removed. Resolves when that is done.
+    pub async fn leave(&mut self) {
+        for stop in self.stop.drain(..) {
             // Sending fails if the task has ended.
             let _ = stop.send(());
         }
-        for task in self.tasks {
-            // A task that panicked removes nothing more.
-            let _ = task.await;
+        // A task that panicked removes nothing more.
+        let _ = (&mut self.left).await;
+        if let Some(keeper) = self.keeper.take() {
+            let _ = keeper.await;
         }
+    }
+
+    /// Has the key of a server that drains removed.
+    pub async fn end(self) {
+        let _ = self.end.send(());
+        // If it fails, the key expires by itself.
+        let _ = timeout(END_TIMEOUT, self.publisher).await;
     }
 }
 
 /// Spawns the search for the server ID, the publisher of the record and, unless `identity.publishLease` is `Never`, the
 /// keeper of the Lease.
-pub fn start(config: &Config, inputs: PublishInputs<'_>, control: &mut JoinSet<()>) -> Publishing {
-    let published = inputs.published;
+pub fn start(
+    config: &Config,
+    given: &Foundation,
+    inputs: PublishInputs,
+    control: &mut JoinSet<()>,
+) -> Publishing {
+    let (published, [id, apiserver_id]) = (&given.published, inputs.ids);
     let (lease_sender, lease) = watch::channel(None);
-    let identity = &config.identity;
     let keeper = LeaseKeeper {
-        client: inputs.maker.client(config.api_server.address),
-        namespaces: identity.lease_namespaces.clone(),
-        renew_interval: identity.renew_interval,
-        lease_duration: identity.lease_duration,
+        client: given.maker.client(config.api_server.address),
+        config: config.identity.clone(),
         hostname: host_name(),
-        endpoint: inputs.own.endpoint,
+        endpoint: given.own.endpoint,
         id: lease,
         view: inputs.view.clone(),
-        state: inputs.local.clone(),
+        state: given.local.clone(),
         leases: published.leases.subscribe(),
         metrics: inputs.lease_metrics,
     };
     let identify = Identify {
-        config: identity.clone(),
+        config: config.identity.clone(),
         host: host_name(),
         leases: published.leases.subscribe(),
         others: published.others_ids.subscribe(),
         view: inputs.view.clone(),
-        state: inputs.local.clone(),
-        id: inputs.id,
+        state: given.local.clone(),
+        id,
         labelled: None,
-        apiserver_id: inputs.apiserver_id,
+        apiserver_id,
         lease: lease_sender,
         metrics: inputs.identity_metrics.clone(),
     };
     control.spawn(identify.run());
-    let record_keeper = RecordKeeper {
-        etcd: EtcdSession::new(inputs.connector.clone(), REQUEST_TIMEOUT),
-        keys: inputs.keys.clone(),
-        records: published.unreachable_records.subscribe(),
-        ttl: config.rerouting.absent_server_grace,
-    };
-    control.spawn(record_keeper.run());
-    let (written_sender, written) = watch::channel(None);
-    control.spawn(announcement::run(
-        inputs.announcement.clone(),
-        written,
-        published.own_keys.subscribe(),
+    control.spawn(kept_records::run(
+        Session::new(given.connector.clone()),
+        given.keys.clone(),
+        published.unreachable_records.subscribe(),
+        config.rerouting.absent_server_grace,
     ));
+    let (written_sender, written) = watch::channel(None);
+    let (announcement, seen) = (inputs.announcement, published.own_keys.subscribe());
+    control.spawn(announcement::run(announcement.clone(), written, seen));
     // After the followers of topics.
-    let connector = inputs.connector.starting_at(inputs.keys.topics().count());
-    let live_ttl = config.peer.lease_ttl;
+    let connector = given.connector.starting_at(given.keys.topics().count());
     let publisher = Publisher {
-        etcd: EtcdSession::new(connector, request_limit(live_ttl)),
-        keys: inputs.keys,
-        own: inputs.own,
-        configured: identity.server_id.is_some(),
-        state: inputs.local,
+        config: config.clone(),
+        etcd: Session::new(connector.limited(request_limit(config.peer.lease_ttl))),
+        keys: given.keys.clone(),
+        own: given.own.clone(),
+        state: given.local.clone(),
         view: inputs.view,
         custom: published.custom.subscribe(),
         entry: None,
         duplicate: inputs.identity_metrics.duplicate_id,
-        announcement: inputs.announcement,
+        announcement,
         written: written_sender,
-        live_ttl,
-        record_ttl: config.rerouting.absent_server_grace,
     };
-    let mut publishing = Publishing::default();
-    publishing.spawn(|stop| publisher.run(stop));
-    if identity.publish_lease != PublishLease::Never {
-        publishing.spawn(|stop| keeper.run(stop));
-    }
-    publishing
+    let keeper = (config.identity.publish_lease != PublishLease::Never).then_some(keeper);
+    Publishing::start(publisher, keeper)
 }

@@ -1,8 +1,8 @@
 //! Keeps this server's keys in etcd: the record, the live key, and the entry for native peers.
 //!
 //! Keys are rewritten with new etcd leases instead of kept alive, because kine does not support keep-alive. The live
-//! key disappears with its lease or when the proxy stops. The record stays for `rerouting.absentServerGrace` after its
-//! last write.
+//! key disappears with its lease or when the proxy stops; then its draining key takes its place. The record stays for
+//! `rerouting.absentServerGrace` after its last write.
 //!
 //! The publisher writes nothing while a live key with our ID has another address. If two servers overwrote each other's
 //! record, all proxies would conclude that no server serves what one of them lacks. For the same reason an ID that is not
@@ -20,31 +20,29 @@ use tokio::sync::{oneshot, watch};
 use tokio::time::Instant;
 
 use super::announcement::Announcement;
-use super::etcd_key::{EtcdKey, EtcdSession};
-use super::server_ids::{IdKeys, ServerIds};
+use super::draining::Drain;
+use super::etcd_key::{EtcdKey, names};
+use crate::cluster::absence::{Revisions, revisions};
 use crate::cluster::catalog::OwnServer;
 use crate::cluster::codec::{PeerEndpoint, encode_endpoints};
-use crate::cluster::connector::REQUEST_TIMEOUT;
+use crate::cluster::connector::{REQUEST_TIMEOUT, Session};
 use crate::cluster::json;
-use crate::cluster::keys::{EtcdKeys, Topic};
-use crate::cluster::own_keys::OwnKeys;
+use crate::cluster::keys::{EtcdKeys, Topic, claim};
 use crate::cluster::record::{LiveKey, Record, pack};
 use crate::cluster::source::SourceError;
-use crate::cluster::state::canonical;
+use crate::config::Config;
 use crate::kube::gvr::Custom;
 use crate::local::discovery::LocalView;
 use crate::local::state::LocalState;
-use crate::log_throttle::{LogThrottle, chain};
+use crate::log_throttle::{LogThrottle, chain, warn_new};
 use crate::retry::jittered;
 
 /// The publisher's inputs and outputs.
 pub struct Publisher {
-    pub etcd: EtcdSession,
-    /// Below which prefix.
+    pub config: Config,
+    pub etcd: Session,
     pub keys: EtcdKeys,
     pub own: OwnServer,
-    /// The server ID is configured: an operator says whose record it is.
-    pub configured: bool,
     /// Initialized or not.
     pub state: Arc<LocalState>,
     /// What the apiserver serves itself.
@@ -57,18 +55,31 @@ pub struct Publisher {
     pub duplicate: IntGauge,
     /// Whether writing fails, for as long as nothing is announced.
     pub announcement: Arc<Announcement>,
-    /// The keys that announce this server, once they are written.
-    pub written: watch::Sender<Option<OwnKeys>>,
-    /// Lifetime of the live key without a rewrite.
-    pub live_ttl: Duration,
-    /// Lifetime of the record without a rewrite.
-    pub record_ttl: Duration,
+    /// The revisions of the keys that announce this server, once they are written.
+    pub written: watch::Sender<Option<Revisions>>,
 }
 
+/// Our keys under one server ID.
+pub(super) struct IdKeys {
+    pub(super) id: Arc<str>,
+    pub(super) live: EtcdKey,
+    pub(super) draining: EtcdKey,
+    record: EtcdKey,
+    claim: EtcdKey,
+    /// The last written record, the time of the write, and the revision since which its contents are unchanged.
+    written: Option<Record>,
+    at: Option<Instant>,
+    since: Option<i64>,
+    /// The live key is ours.
+    lives: bool,
+}
+
+/// How often the record is rewritten within its lifetime, so that it outlives its server by nearly that time.
+const REWRITES_PER_LIFE: u32 = 10;
 /// `metadata.generation` of our entry below `peerserverleases`. An apiserver's own has its number of writes, and is else the
 /// same to the byte: with 1 its first one could not be told from ours.
 const ENTRY_GENERATION: i64 = 0;
-const SHORTEST_PAUSE: Duration = Duration::from_millis(20);
+pub(super) const SHORTEST_PAUSE: Duration = Duration::from_millis(20);
 /// Time limit for etcd when the proxy stops.
 const REMOVAL_TIMEOUT: Duration = Duration::from_secs(3);
 /// Members of etcd to try within that time.
@@ -76,7 +87,7 @@ const REMOVAL_TRIES: usize = 3;
 
 /// Why writing failed.
 #[derive(Debug, thiserror::Error)]
-enum PublishError {
+pub(super) enum PublishError {
     #[error(transparent)]
     Source(#[from] SourceError),
     #[error("another live proxy, at {0}, claims this server ID; identity.serverID must differ")]
@@ -106,41 +117,43 @@ fn pause_after(failures: u32, ttl: Duration) -> Duration {
 }
 
 impl Publisher {
-    /// Writes until the proxy stops, then removes the live key.
-    pub async fn run(mut self, mut stop: oneshot::Receiver<()>) {
-        let mut ids = ServerIds::new(&self.keys, self.own.endpoint);
+    /// Writes until the proxy stops, then removes the live key, says so, and drains until the `end`.
+    pub async fn run(mut self, mut stop: oneshot::Receiver<()>, drain: Drain) {
+        // The claim of a proxy without ID. It is left to expire once there is an ID: peers see the live key through
+        // another watch, which may be later.
+        let mut unnamed = self.claim_key(None);
+        let mut named: Option<IdKeys> = None;
+        // Peers are to see one of our live keys always.
+        let mut former: Vec<IdKeys> = Vec::new();
         let mut failures = 0;
         let throttle = LogThrottle::default();
         let mut changes = self.state.changes();
         loop {
-            if let Some(id) = self.own.id.borrow_and_update().clone() {
-                ids.take(id, &self.keys, self.own.endpoint);
+            let id = self.own.id.borrow_and_update().clone();
+            if let Some(id) = id.filter(|id| named.as_ref().is_none_or(|keys| keys.id != *id)) {
+                former.retain(|keys| keys.id != id);
+                let keys = self.keys_of(id, named.as_ref());
+                former.extend(named.replace(keys).filter(|before| before.lives));
             }
             self.own.apiserver_id.mark_unchanged();
+            // Until the new one exists: it may be taken, and this one would expire.
+            for keys in &mut former {
+                let _ = self.write(keys).await;
+            }
             // A stop does not cancel this: an unfinished write could overtake the removal of the live key.
-            let pause = match self.write_all(&mut ids).await {
-                Ok(()) => {
-                    for former in ids.take_former() {
-                        self.leave(former, true).await;
-                    }
-                    failures = 0;
-                    self.announcement.written(None);
-                    if let Some(after) = throttle.recovered(&()) {
-                        tracing::info!(?after, "own keys are written to etcd again");
-                    }
-                    pause(self.live_ttl)
-                }
-                Err(error) => {
-                    self.etcd.close();
-                    failures += 1;
-                    self.announcement.written(Some(chain(&error)));
-                    if throttle.should_log((), chain(&error)) {
-                        let error = &error as &dyn std::error::Error;
-                        tracing::warn!(error, "own keys cannot be written to etcd, trying on");
-                    }
-                    jittered(pause_after(failures, self.live_ttl))
-                }
+            let written = match &mut named {
+                Some(keys) => self.write(keys).await,
+                // Peers are to know that a server comes, before they know its name.
+                None => self.claim(&mut unnamed).await,
             };
+            if written.is_ok() {
+                // Another server may have taken one meanwhile.
+                for mut keys in former.drain(..).filter(|keys| keys.lives) {
+                    // If it fails, the live key expires by itself.
+                    let _ = keys.live.delete(&mut self.etcd).await;
+                }
+            }
+            let pause = self.note(written, &mut failures, &throttle);
             let rest = tokio::time::sleep(SHORTEST_PAUSE);
             let stopped = tokio::select! {
                 () = tokio::time::sleep(pause) => false,
@@ -156,25 +169,75 @@ impl Publisher {
             // Limits the rate of writes to etcd.
             rest.await;
         }
-        for keys in ids.named {
-            self.leave(keys, false).await;
+        let mut named = named.filter(|keys| keys.lives);
+        let all = former.iter_mut().chain(&mut named);
+        self.leave_all(all, unnamed).await;
+        // The receiver may be gone.
+        let _ = drain.left.send(());
+        if let Some(keys) = named {
+            self.drain(keys, drain.end).await;
+        }
+    }
+
+    /// Tells how a writing went. Returns the pause until the next one.
+    pub(super) fn note(
+        &mut self,
+        written: Result<(), PublishError>,
+        failures: &mut u32,
+        throttle: &LogThrottle,
+    ) -> Duration {
+        let ttl = self.config.peer.lease_ttl;
+        let Err(error) = written else {
+            *failures = 0;
+            self.announcement.written(None);
+            if let Some(after) = throttle.recovered(&()) {
+                tracing::info!(?after, "own keys are written to etcd again");
+            }
+            return pause(ttl);
+        };
+        *failures += 1;
+        self.etcd.close();
+        self.announcement.written(Some(chain(&error)));
+        let text = "own keys cannot be written to etcd, trying on";
+        warn_new!(throttle, (), &error, "{text}");
+        jittered(pause_after(*failures, ttl))
+    }
+
+    async fn leave_all<'k>(
+        &mut self,
+        named: impl Iterator<Item = &'k mut IdKeys>,
+        mut unnamed: EtcdKey,
+    ) {
+        for keys in named.filter(|keys| keys.lives) {
+            self.leave(keys).await;
         }
         // If it fails, the claim expires by itself.
-        let unnamed = ids.unnamed.delete(&mut self.etcd);
+        let unnamed = unnamed.delete(&mut self.etcd);
         let _ = tokio::time::timeout(REMOVAL_TIMEOUT, unnamed).await;
     }
 
-    async fn write_all(&mut self, ids: &mut ServerIds) -> Result<(), PublishError> {
-        // Peers are to know that a server comes, before they know its name.
-        if ids.named.is_empty() {
-            return self.claim(&mut ids.unnamed).await;
+    /// `before`: our keys under the ID before.
+    fn keys_of(&self, id: Arc<str>, before: Option<&IdKeys>) -> IdKeys {
+        IdKeys {
+            live: self.key(Topic::Live, &id),
+            draining: self.key(Topic::Draining, &id),
+            record: self.key(Topic::Servers, &id),
+            claim: self.claim_key(Some(&id)),
+            written: before.and_then(|before| before.written.clone()),
+            at: None,
+            since: None,
+            lives: false,
+            id,
         }
-        let mut written = Ok(());
-        // Keep the former ID's live key until the new one exists, so that peers always see one.
-        for keys in &mut ids.named {
-            written = self.write(keys).await;
-        }
-        written
+    }
+
+    pub(super) fn key(&self, topic: Topic, id: &str) -> EtcdKey {
+        EtcdKey::new(format!("{}{id}", self.keys.of(topic)))
+    }
+
+    fn claim_key(&self, id: Option<&str>) -> EtcdKey {
+        let claim = claim(id, self.own.endpoint);
+        EtcdKey::new(format!("{}{claim}", self.keys.of(Topic::Claims)))
     }
 
     async fn write(&mut self, keys: &mut IdKeys) -> Result<(), PublishError> {
@@ -182,7 +245,7 @@ impl Publisher {
         if keys.live.is_of_other_history(&mut self.etcd).await? {
             self.state.void_history();
         }
-        let believed = keys.record.revision();
+        let expected = keys.record.revision();
         let owner = self.check_owner(keys).await;
         let duplicate = match &owner {
             Err(PublishError::Duplicate(_)) => true,
@@ -190,8 +253,7 @@ impl Publisher {
         };
         self.duplicate.set(duplicate.into());
         owner?;
-        keys.record.read(&mut self.etcd).await?;
-        if keys.record.revision() != believed {
+        if keys.record.revision() != expected {
             // Deleted or overwritten.
             (keys.at, keys.since) = (None, None);
         }
@@ -209,13 +271,14 @@ impl Publisher {
     }
 
     async fn write_record(&mut self, keys: &mut IdKeys, now: Record) -> Result<(), PublishError> {
-        if !keys.is_due(&now, self.record_ttl) {
+        let ttl = self.config.rerouting.absent_server_grace;
+        let is_old = |at: Instant| at.elapsed() > ttl / REWRITES_PER_LIFE;
+        if keys.written.as_ref() == Some(&now) && !keys.at.is_none_or(is_old) {
             return Ok(());
         }
         let started = Instant::now();
         let value = serde_json::to_vec(&now)?;
-        let record = &mut keys.record;
-        if !record.put(&mut self.etcd, value, self.record_ttl).await? {
+        if !keys.record.put(&mut self.etcd, value, ttl).await? {
             return Err(PublishError::Raced);
         }
         if keys.written.as_ref() != Some(&now) || keys.since.is_none() {
@@ -238,17 +301,17 @@ impl Publisher {
             record_revision: keys.since.filter(|_| known),
         };
         let value = serde_json::to_vec(&live)?;
-        if !keys.live.put(&mut self.etcd, value, self.live_ttl).await? {
+        let ttl = self.config.peer.lease_ttl;
+        if !keys.live.put(&mut self.etcd, value, ttl).await? {
             return Err(PublishError::Raced);
         }
         keys.lives = true;
         self.announcement.is_coming();
         if known {
-            self.written.send_replace(Some(OwnKeys {
-                record: keys.record.revision(),
-                live: keys.live.revision(),
-                claim: 0,
-            }));
+            self.written.send_replace(Some(revisions(&[
+                (Topic::Servers, keys.record.revision()),
+                (Topic::Live, keys.live.revision()),
+            ])));
         }
         Ok(())
     }
@@ -266,14 +329,15 @@ impl Publisher {
         let Some(id) = id else { return Ok(()) };
         let entry = PeerEndpoint {
             server: id.to_string(),
-            address: canonical(self.own.endpoint),
+            address: self.own.endpoint,
         };
         let value = encode_endpoints(&entry, ENTRY_GENERATION);
         let name = format!("{}{id}", self.keys.of(Topic::PeerEndpoints));
         let (_, key) = self.entry.get_or_insert((id, EtcdKey::new(name)));
         let there = key.read(&mut self.etcd).await?;
         if there.is_none_or(|there| there == value) {
-            key.put(&mut self.etcd, value, self.live_ttl).await?;
+            let ttl = self.config.peer.lease_ttl;
+            key.put(&mut self.etcd, value, ttl).await?;
         } else {
             self.entry = None;
         }
@@ -283,8 +347,9 @@ impl Publisher {
     /// Writes a claim in place of a live key.
     async fn claim(&mut self, claim: &mut EtcdKey) -> Result<(), PublishError> {
         claim.read(&mut self.etcd).await?;
-        let value = serde_json::to_vec(&canonical(self.own.endpoint))?;
-        claim.put(&mut self.etcd, value, self.live_ttl).await?;
+        let value = serde_json::to_vec(&self.own.endpoint)?;
+        let ttl = self.config.peer.lease_ttl;
+        claim.put(&mut self.etcd, value, ttl).await?;
         self.announcement.is_coming();
         Ok(())
     }
@@ -298,41 +363,38 @@ impl Publisher {
         self.claim(&mut keys.claim).await?;
         // Before etcd was read, requests for resources are refused.
         if self.custom.borrow().is_some() {
-            self.written.send_replace(Some(OwnKeys {
-                claim: keys.claim.revision(),
-                ..OwnKeys::default()
-            }));
+            let claim = (Topic::Claims, keys.claim.revision());
+            self.written.send_replace(Some(revisions(&[claim])));
         }
         Err(taken)
     }
 
     /// Who else has our ID. A value that cannot be decoded does not count.
-    async fn other_owner(
+    pub(super) async fn other_owner(
         &mut self,
         keys: &mut IdKeys,
     ) -> Result<Option<PublishError>, SourceError> {
-        let own = canonical(self.own.endpoint);
-        let other = |at: SocketAddr| Some(canonical(at)).filter(|at| *at != own);
-        let there = keys.live.read(&mut self.etcd).await?;
-        let live: Option<LiveKey> = there.and_then(|value| json::read(value).ok());
-        if let Some(live) = live {
-            return Ok(other(live.endpoint).map(PublishError::Duplicate));
-        }
-        if self.configured {
-            return Ok(None);
-        }
-        let there = keys.record.read(&mut self.etcd).await?;
-        let record: Option<Record> = there.and_then(|value| json::read(value).ok());
-        let other = record.and_then(|record| other(record.endpoint));
-        Ok(other.map(PublishError::OthersRecord))
+        let own = self.own.endpoint;
+        let other = |at: SocketAddr| (at != own).then_some(at);
+        let live = keys.live.read(&mut self.etcd).await?;
+        let live: Option<LiveKey> = live.and_then(|value| json::read(value).ok());
+        let record = keys.record.read(&mut self.etcd).await?;
+        let record: Option<Record> = record.and_then(|value| json::read(value).ok());
+        Ok(match (live, record) {
+            (Some(live), _) => other(live.endpoint).map(PublishError::Duplicate),
+            // A configured ID: an operator says whose record it is.
+            (None, Some(record)) if self.config.identity.server_id.is_none() => {
+                other(record.endpoint).map(PublishError::OthersRecord)
+            }
+            _ => None,
+        })
     }
 
     /// Whether another proxy claims our ID.
     async fn is_claimed(&mut self, id: &str) -> Result<bool, SourceError> {
-        let own = canonical(self.own.endpoint);
-        let claims = self.etcd.names(&self.keys.claims(id)).await?;
+        let claims = names(&mut self.etcd, &self.keys.claims(id)).await?;
         let mut addresses = claims.iter().filter_map(|name| name.parse().ok());
-        let other = addresses.find(|other: &SocketAddr| *other != own);
+        let other = addresses.find(|other: &SocketAddr| *other != self.own.endpoint);
         if let Some(other) = other
             && self.duplicate.get() == 0
         {
@@ -344,16 +406,12 @@ impl Publisher {
         Ok(other.is_some())
     }
 
-    /// Removes the keys that show us alive under an ID. `renamed`: we have another ID now.
-    async fn leave(&mut self, mut keys: IdKeys, renamed: bool) {
-        if !keys.lives {
-            return;
-        }
-        let server_id = keys.id.clone();
+    /// Removes the keys that show us alive under an ID.
+    async fn leave(&mut self, keys: &mut IdKeys) {
         let removal = async {
             let mut last = Ok(());
             for _ in 0..REMOVAL_TRIES {
-                last = self.remove_keys(&mut keys, renamed).await;
+                last = self.remove_keys(keys).await;
                 if !matches!(last, Err(PublishError::Source(_))) {
                     break;
                 }
@@ -362,30 +420,25 @@ impl Publisher {
             last
         };
         let removed = tokio::time::timeout(REMOVAL_TIMEOUT, removal).await;
-        let removed = removed.unwrap_or(Err(SourceError::Timeout.into()));
-        match removed {
-            Ok(()) => tracing::info!(server_id = &*server_id, "own live key removed from etcd"),
-            Err(error) => {
-                let error = &error as &dyn std::error::Error;
-                tracing::warn!(
-                    error,
-                    "own live key could not be removed, it expires by itself"
-                );
-            }
+        if let Err(error) = removed.unwrap_or(Err(SourceError::Timeout.into())) {
+            let error = &error as &dyn std::error::Error;
+            let text = "own live key could not be removed, it expires by itself";
+            tracing::warn!(error, "{text}");
+        } else {
+            tracing::info!(server_id = &*keys.id, "own live key removed from etcd");
         }
     }
 
-    async fn remove_keys(&mut self, keys: &mut IdKeys, renamed: bool) -> Result<(), PublishError> {
+    async fn remove_keys(&mut self, keys: &mut IdKeys) -> Result<(), PublishError> {
         self.check_owner(keys).await?;
+        // First, so that peers have somebody to ask. If it fails, it is tried again while this server drains.
+        let _ = self.write_draining(keys).await;
         keys.live.delete(&mut self.etcd).await?;
-        // A renamed server has a newer record at its address, and the same entry.
-        if renamed {
-            return Ok(());
-        }
         self.write_entry(None).await?;
         // The record stays for the whole grace period from now on.
         if let Some(record) = self.record().or(keys.written.clone()) {
-            let (value, ttl) = (serde_json::to_vec(&record)?, self.record_ttl);
+            let ttl = self.config.rerouting.absent_server_grace;
+            let value = serde_json::to_vec(&record)?;
             keys.record.put(&mut self.etcd, value, ttl).await?;
         }
         Ok(())

@@ -7,6 +7,7 @@
 //! When no server is left, the client gets an answer that was kept. Otherwise it gets a 503. client-go repeats any request
 //! whose answer has `Retry-After`, so a write that may have been executed gets a 503 without it.
 
+mod hand_over;
 mod tries;
 
 use std::pin::pin;
@@ -16,19 +17,17 @@ use std::time::Duration;
 use http::request::Parts;
 use pingora_core::ErrorType;
 
-use self::tries::{Kept, Tries, unwritable};
+pub use self::hand_over::hand_over;
+use self::tries::{Kept, Tries};
 use crate::net::rare;
 use crate::relay::answer::Refusal;
 use crate::relay::client::{ClientSession, Outflow, VerificationPermit};
-use crate::relay::context::RequestContext;
-use crate::relay::documents::DocumentOutcome;
-use crate::relay::exchange::{self, Delivered, Exchange, Expiry, Leaving, Upload, headers};
+use crate::relay::exchange::{self, Delivered, Exchange, Expiry, Leaving, Upload};
 use crate::relay::exchange::{pass_event, pass_kept};
 use crate::relay::outcome::{ExchangeFailure, Outcome};
-use crate::relay::plan::Route;
+use crate::relay::plan::{RequestContext, Route};
 use crate::relay::upstream::{ConnectionChoice, ConnectionPool, RequestKind, Token};
 use crate::request::caller::Caller;
-use crate::request::info::Target;
 use crate::routing::table::ServerKind;
 
 /// How long a request with a token waits until other callers of the same connection are verified, and how much longer
@@ -95,9 +94,11 @@ async fn may_have_answer(outflow: &Outflow, session: &mut ClientSession) -> bool
 async fn wait_for_permit<'a>(
     context: &'a RequestContext<'a>,
     session: &mut ClientSession,
-) -> Result<Option<VerificationPermit<'a>>, Outcome> {
-    let waiting = context.downstream.wait_for_permit();
-    let patience = VERIFICATION_TIMEOUT + VERIFICATION_TIMEOUT_EACH * waiting.before;
+) -> Result<Option<VerificationPermit>, Outcome> {
+    let waiting = context.downstream.waiting.clone();
+    // The connection has it, and this request.
+    let before = u32::try_from(Arc::strong_count(&waiting) - 2).unwrap_or(u32::MAX);
+    let patience = VERIFICATION_TIMEOUT + VERIFICATION_TIMEOUT_EACH * before;
     let named = context.caller != Caller::Anonymous;
     tokio::select! {
         permit = context.downstream.verification_permit() => permit.map(Some).ok_or(Outcome::Declined),
@@ -120,7 +121,7 @@ struct ForwardedRequest<'a> {
     /// No apiserver ends the connection because of the caller: it has a certificate, or its token was accepted before.
     is_known: bool,
     /// Held if the request had to wait for verification.
-    permit: Option<VerificationPermit<'a>>,
+    permit: Option<VerificationPermit>,
 }
 
 impl<'a> ForwardedRequest<'a> {
@@ -131,8 +132,8 @@ impl<'a> ForwardedRequest<'a> {
     ) -> Result<Self, Refusal> {
         let (shared, tokens) = (context.shared, context.tokens);
         let header = upload.header_mut().ok_or(Refusal::BadTarget)?;
-        let certificate = headers::for_any_server(context, header);
-        let certificate = certificate.map_err(|error| unwritable(&error))?;
+        let certificate = exchange::for_any_server(context, header);
+        let certificate = certificate.map_err(|_| Refusal::BadTarget)?;
         let headers = &header.headers;
         let token = match certificate {
             true => None,
@@ -160,7 +161,11 @@ impl<'a> ForwardedRequest<'a> {
     ) -> Result<Delivered, ExchangeFailure> {
         let permit = tries.permit.take();
         let (context, tries) = (self.context, &*tries);
-        let (mut exchange, header) = self.exchange(route, upload, tries.exclusive)?;
+        let exchange = self.exchange(route, upload, tries.exclusive);
+        let (mut exchange, header) = exchange.map_err(|mut error| {
+            error.etype = ErrorType::InvalidHTTPHeader;
+            ExchangeFailure::Unsent(error)
+        })?;
         let resumed = tries.resumed();
         let resumes = context.resume.is_some() && !context.rerouted && !upload.is_expected();
         exchange.expiry = match resumed {
@@ -172,12 +177,8 @@ impl<'a> ForwardedRequest<'a> {
             reads: resumed.is_some() || context.kind == RequestKind::Short && context.is_safe(),
             has_answer: resumed.is_some() || permit.is_some(),
             tried,
-            budget: &context.upstreams.read_budget,
-            ticker: &context.upstreams.ticker,
         });
         let delivered = exchange::run(&exchange, session, header, upload, permit).await?;
-        // A quiet watch may end before it is clear that no 410 comes.
-        exchange.expiry.avoided(&context.shared.metrics.watches);
         self.count_answer(route, &delivered, tries);
         Ok(delivered)
     }
@@ -189,24 +190,11 @@ impl<'a> ForwardedRequest<'a> {
         route: &'s Route,
         upload: &mut Upload,
         exclusive: bool,
-    ) -> Result<(Exchange<'s>, Box<Parts>), ExchangeFailure> {
-        let written = self.write_exchange(route, upload, exclusive);
-        written.map_err(|mut error| {
-            error.etype = ErrorType::InvalidHTTPHeader;
-            ExchangeFailure::Unsent(error)
-        })
-    }
-
-    fn write_exchange<'s>(
-        &'s self,
-        route: &'s Route,
-        upload: &mut Upload,
-        exclusive: bool,
     ) -> pingora_core::Result<(Exchange<'s>, Box<Parts>)> {
         let mut header = upload.header_to_send()?;
         let (context, shared) = (self.context, self.context.shared);
         let headers = &mut header.headers;
-        headers::for_server_kind(context, headers, route.server_kind)?;
+        exchange::for_server_kind(context, headers, route.server_kind)?;
         let overlay = route.overlay.as_ref();
         let overlay = overlay.map(|overlay| overlay.asked(&shared.merge_cache, headers));
         if let Caller::User(user) = &context.caller {
@@ -226,7 +214,6 @@ impl<'a> ForwardedRequest<'a> {
             },
             token: self.token,
             permit: self.permit.as_ref(),
-            ready: route.ready,
             leaving: None,
             expiry: Expiry::Pass,
             overlay: overlay.transpose()?,
@@ -237,7 +224,7 @@ impl<'a> ForwardedRequest<'a> {
     /// The connections that the request may use.
     fn pool(&self, route: &Route) -> Arc<ConnectionPool> {
         let context = self.context;
-        // Tokens and anonymous requests go to a peer's proxy with our certificate, because it believes only a peer's
+        // Tokens and anonymous requests go to a peer's proxy with our certificate, because it accepts only a peer's
         // reroute mark. An apiserver would reject an anonymous request with our certificate.
         let certificate = self.certificate || route.server_kind == ServerKind::Proxied;
         let local = route.server_kind == ServerKind::Local;
@@ -281,7 +268,7 @@ impl<'a> ForwardedRequest<'a> {
     }
 
     fn count_answer(&self, route: &Route, delivered: &Delivered, tries: &Tries<'_>) {
-        let (context, shared) = (self.context, self.context.shared);
+        let shared = self.context.shared;
         let (code, is_cut) = match delivered {
             Delivered::Continues(rest) => (rest.code, false),
             Delivered::Ended(Outcome::Answered { code, reusable }) => (*code, !reusable),
@@ -298,12 +285,9 @@ impl<'a> ForwardedRequest<'a> {
             shared.metrics.rerouted(code, resource);
         }
         if let Some(peer) = peer {
-            // What was cut off may have been cut off because the peer is gone.
+            // What was cut off may have been cut off because the peer is down.
             if !is_cut {
                 shared.servers.health.answered(peer.address);
-            }
-            if matches!(context.info.target, Target::Discovery(_)) {
-                shared.metrics.documents.count(DocumentOutcome::Rerouted);
             }
         }
     }

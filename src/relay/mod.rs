@@ -10,7 +10,6 @@
 
 pub mod answer;
 pub mod client;
-pub mod context;
 pub mod documents;
 pub mod exchange;
 pub mod forward;
@@ -18,10 +17,9 @@ pub mod inspect;
 pub mod observe;
 pub mod outcome;
 pub mod plan;
+pub mod recovery;
 pub mod service;
 pub mod shared;
 pub mod shutdown;
 pub mod upstream;
 pub mod watch;
-
-pub use self::shared::{RelayInputs, start};

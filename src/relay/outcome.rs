@@ -69,6 +69,8 @@ pub enum ExchangeFailure {
     Terminating(Arc<KeptAnswer>),
     /// The server cannot answer this read at the moment, and others may.
     Unavailable(Arc<KeptAnswer>),
+    /// The server does not understand the request, and a newer one may.
+    NotUnderstood(Arc<KeptAnswer>),
     /// "No such resource", from an apiserver that may not know a new custom resource yet.
     NoSuchResource(Arc<KeptAnswer>),
     /// "No such resource", from a server that is listed as serving it; with the answer, if that could be read.
@@ -126,6 +128,7 @@ impl ExchangeFailure {
             ExchangeFailure::NotExecuted { .. } => "not_executed",
             ExchangeFailure::Terminating(_) => "terminating",
             ExchangeFailure::Unavailable(_) => "unavailable",
+            ExchangeFailure::NotUnderstood(_) => "not_understood",
             ExchangeFailure::NoSuchResource(_) => "no_such_resource",
             ExchangeFailure::DoubtfulNotFound(_) => "doubtful_not_found",
             ExchangeFailure::Frozen => "frozen",

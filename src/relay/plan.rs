@@ -1,34 +1,94 @@
-//! Where a request goes: to which server first, and to which next when one cannot answer; or why to none.
+//! What a request is, and where it goes: to which server first, and to which next when one cannot answer; or why to none.
 //!
 //! Each plan reads the table with the current state: a local apiserver that was found down meanwhile is no longer
 //! initialized. The snapshot is released here, so that a watch that stays open for days does not keep an old cluster in
 //! memory. No effect but on counters.
 
 mod documents;
+pub mod version;
 
-use std::cmp::Reverse;
-use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::Method;
+use http::{HeaderMap, HeaderValue, Method};
 
+use self::version::choose;
+use crate::config::settings::Settings;
 use crate::config::{Enforce, IfReadyConfig, IfReadyMode};
 use crate::kube::gvr::Gvr;
-use crate::kube::version::KubernetesVersion;
+use crate::kube::version::MalformedVersion;
 use crate::relay::answer::Refusal;
-use crate::relay::context::RequestContext;
+use crate::relay::client::Downstream;
 use crate::relay::documents::Overlay;
+use crate::relay::observe::RequestMeter;
 use crate::relay::shared::Shared;
-use crate::relay::upstream::health::Health;
+use crate::relay::upstream::{RequestKind, Tokens, Upstreams};
+use crate::request::again::WatchRequest;
+use crate::request::caller::Caller;
 use crate::request::credential::{self, CredentialFeatures};
 use crate::request::info::{RequestInfo, Verb};
 use crate::routing::decide::{
-    self, Decision, LocalServer, NoSuchResource, RoutingInput, Row, ServerChoice, decide,
+    self, Decision, LocalServer, NoSuchResource, Peers, RoutingInput, Row, ServerChoice, decide,
 };
-use crate::routing::fit::Fit;
-use crate::routing::table::{Server, ServerKind, Snapshot};
+use crate::routing::hand_over::{LocalProcess, StoppedWatch};
+use crate::routing::table::{Holders, Server, ServerKind, Snapshot};
+use crate::routing::versions::Wanted;
+
+/// A request that was read: who asks, what for, and where it came from. [`crate::relay::service`] makes it and lends it to
+/// the plan, to the loop over servers, and to each exchange.
+pub struct RequestContext<'a> {
+    pub shared: &'a Shared,
+    /// Connections to servers.
+    pub upstreams: Arc<Upstreams>,
+    /// Tokens that apiservers have accepted.
+    pub tokens: &'a Tokens,
+    /// The client's connection.
+    pub downstream: Arc<Downstream>,
+    /// Those in force when it began.
+    pub settings: Settings,
+    pub caller: Caller,
+    pub method: Method,
+    /// As on the wire.
+    pub path: &'a str,
+    pub query: Option<&'a str>,
+    pub info: RequestInfo<'a>,
+    pub kind: RequestKind,
+    /// A peer has rerouted it once.
+    pub rerouted: bool,
+    /// The etcd revision after which a watch continues.
+    pub resume: Option<i64>,
+    /// Of a watch: what another server would be asked for if its own stops.
+    pub again: Option<Arc<WatchRequest>>,
+    /// Which versions it prefers, once it was planned.
+    pub wanted: Result<Option<Wanted>, MalformedVersion>,
+    /// It has the header `X-Kubernetes-If-Ready`, and that is looked at.
+    pub if_ready: bool,
+    /// The first `Accept` header, the only one that kube-apiserver reads.
+    pub accept: Option<HeaderValue>,
+    /// Counts it when its answer begins.
+    pub meter: RequestMeter<'a>,
+}
+
+impl RequestContext<'_> {
+    /// Whether a peer may have sent it to find out whether a proxy is here: it takes this server for an apiserver.
+    pub fn may_seek_a_proxy(&self) -> bool {
+        self.caller == Caller::Peer && !self.rerouted
+    }
+
+    /// Whether it may be executed twice. `exec` over WebSocket is a GET too, but no read.
+    pub fn is_safe(&self) -> bool {
+        let reads = matches!(self.method, Method::GET | Method::HEAD | Method::OPTIONS);
+        reads && self.kind != RequestKind::Upgrade
+    }
+
+    /// Whether it is about a resource of a CRD or an aggregated API.
+    pub fn is_custom(&self) -> bool {
+        let snapshot = || self.shared.published.snapshot.load();
+        let gvr = self.info.gvr();
+        gvr.is_some_and(|gvr| snapshot().is_custom(gvr))
+    }
+}
 
 /// Where a request is sent.
 #[derive(Clone)]
@@ -46,46 +106,53 @@ pub struct Route {
     /// The row of the routing table that led there.
     pub row: Row,
     /// How long the answer may take to begin; `None`: for ever.
-    pub patience: Option<Patience>,
+    pub patience: Option<Duration>,
     /// `X-Kubernetes-Ready` on the answer, for a client that asked.
     pub ready: Option<bool>,
 }
 
-/// How long an answer may take to begin: longer if everything is slow.
-#[derive(Debug, Clone, Copy)]
-pub struct Patience {
-    pub least: Duration,
-    pub most: Duration,
+type Planned = (Option<Row>, Result<Box<Route>, Refusal>);
+
+/// Plans a request that nobody was asked for yet. The row is that of the table, if the table was asked.
+pub fn first(context: &mut RequestContext<'_>, headers: &HeaderMap) -> Planned {
+    let shared = context.shared;
+    let snapshot = shared.published.snapshot.load();
+    context.wanted = version::wanted(context, headers, &snapshot);
+    plan(context, &snapshot, &[], None)
 }
 
-impl Patience {
-    /// The request has taken `so_far`.
-    pub fn after(self, so_far: Duration) -> Duration {
-        (4 * so_far).clamp(self.least, self.most)
-    }
-}
-
-/// Plans a request, again after the servers at `tried` could not answer. `last`: the refusal if no other server can be
-/// tried. The row is that of the table, if the table was asked.
-pub fn plan(
+/// Plans a request again, after the servers at `tried` could not answer. `last`: the refusal if no other server can be tried.
+pub fn next(
     context: &RequestContext<'_>,
     tried: &[SocketAddr],
+    last: Refusal,
+) -> Result<Box<Route>, Refusal> {
+    let snapshot = context.shared.published.snapshot.load();
+    plan(context, &snapshot, tried, Some(last)).1
+}
+
+fn plan(
+    context: &RequestContext<'_>,
+    snapshot: &Snapshot,
+    tried: &[SocketAddr],
     last: Option<Refusal>,
-) -> (Option<Row>, Result<Box<Route>, Refusal>) {
+) -> Planned {
     let shared = context.shared;
     let initialized = shared.local.is_initialized();
     let config = &context.settings.if_ready;
     if is_held_back(config, context.path, context.if_ready, initialized) {
         return (None, Err(Refusal::NotInitialized));
     }
+    if context.wanted.is_err() && !context.rerouted {
+        return (None, Err(Refusal::BadVersion));
+    }
     let reads = matches!(context.method, Method::GET | Method::HEAD);
     if context.path == "/readyz" && reads && !shared.is_ready() {
         return (None, Err(unreadiness(shared)));
     }
-    let snapshot = shared.published.snapshot.load();
     let planning = Planning {
         ready: context.if_ready.then_some(initialized),
-        ..Planning::new(context, &snapshot, tried)
+        ..Planning::new(context, snapshot, tried)
     };
     if let Some(route) = documents::plan(&planning, last) {
         return (Some(Row::NotAResource), route.map(Box::new));
@@ -102,6 +169,9 @@ pub fn plan(
         _ => Refusal::Unreachable,
     };
     let route = planning.route(&decision).map(Box::new);
+    if let Some(route) = route.as_ref().filter(|_| tried.is_empty()) {
+        version::count_left(context, snapshot, route);
+    }
     (
         Some(decision.row),
         route.ok_or_else(|| last.unwrap_or_else(refusal)),
@@ -128,7 +198,7 @@ fn unreadiness(shared: &Shared) -> Refusal {
     if shared.shutdown.is_leaving() {
         Refusal::NotReady
     } else if local.can_be_asked() && !local.trusts_proxy() {
-        Refusal::NotBelieved
+        Refusal::CredentialsRejected
     } else if local.is_ready() {
         Refusal::NotPublished
     } else {
@@ -145,7 +215,7 @@ pub fn is_nobodys(context: &RequestContext<'_>) -> bool {
 /// Whether a request that waits for the frozen server `at` can be sent to another one. A peer's proxy sends it on itself.
 pub fn can_leave(context: &RequestContext<'_>, at: SocketAddr, tried: &[SocketAddr]) -> bool {
     let tried = [tried, &[at]].concat();
-    let next = || plan(context, &tried, Some(Refusal::Unreachable)).1;
+    let next = || next(context, &tried, Refusal::Unreachable);
     let frozen = &context.shared.servers.frozen;
     context.rerouted || next().is_ok_and(|route| !frozen.is_suspected(route.address))
 }
@@ -165,6 +235,74 @@ pub fn after_expiry(context: &RequestContext<'_>, tried: &[SocketAddr]) -> Optio
     (!frozen.is_suspected(route.address)).then_some(route)
 }
 
+/// Where a request goes that the server `at` does not understand. None waits for a server from which nothing comes, either.
+pub fn after_misunderstanding(
+    context: &RequestContext<'_>,
+    at: &Route,
+    tried: &[SocketAddr],
+) -> Option<Route> {
+    let snapshot = context.shared.published.snapshot.load();
+    let planning = Planning::new(context, &snapshot, tried);
+    if planning.is_tied() {
+        return None;
+    }
+    let (question, local) = planning.question();
+    let mut servers = snapshot.servers.iter();
+    let than = match at.server_kind {
+        ServerKind::Local => snapshot.local_version,
+        _ => servers.find(|it| it.endpoint == at.address)?.version,
+    };
+    let policy = (&context.settings).into();
+    let decision = decide::among_newer(question, policy, local, &snapshot, than)?;
+    let frozen = &context.shared.servers.frozen;
+    let route = planning.route(&decision);
+    route.filter(|route| !frozen.is_suspected(route.address))
+}
+
+/// Where a watch goes whose server has stopped; `tried`: servers that do not go on with it. Nothing is asked of a server that is
+/// suspected to be frozen. If there is none, whether the local apiserver may come to be one.
+pub fn hand_over(
+    context: &RequestContext<'_>,
+    watch: &StoppedWatch<'_>,
+    tried: &[SocketAddr],
+) -> Result<Route, bool> {
+    let shared = context.shared;
+    let snapshot = shared.published.snapshot.load();
+    let planning = Planning::new(context, &snapshot, tried);
+    let local = LocalProcess {
+        epoch: shared.local.epoch(),
+        serves: planning.local_serves && !shared.local.is_shutting_down(),
+        history_start: shared.local.history_start(),
+    };
+    let frozen = &shared.servers.frozen;
+    let by_local = || {
+        planning
+            .local()
+            .filter(|_| watch.suits_local(&snapshot, local))
+    };
+    let by_peer = || {
+        let peers = watch.suitable(&snapshot);
+        let peers = peers
+            .filter(|peer| !tried.contains(&peer.endpoint) && !frozen.is_suspected(peer.endpoint));
+        let reroutes = context.settings.rerouting && snapshot.synced;
+        let peers = peers.filter(|_| reroutes);
+        let seed = context.downstream.client.seed;
+        let peer = choose(peers, Peers::any(&[]), seed, &shared.servers.health)?;
+        let listed = snapshot.holders(watch.resource).map(|(gvr, _)| gvr.clone());
+        let custom = || snapshot.custom.name_of(watch.resource).map(Arc::new);
+        Some(Route {
+            rerouted_as: listed.or_else(custom),
+            ..planning.to(peer)
+        })
+    };
+    let route = by_local().or_else(by_peer);
+    let route = route.map(|route| Route {
+        row: Row::Resume,
+        ..route
+    });
+    route.ok_or_else(|| watch.may_suit_local(&snapshot, local))
+}
+
 /// What a plan is made of.
 #[derive(Clone, Copy)]
 struct Planning<'a> {
@@ -176,6 +314,8 @@ struct Planning<'a> {
     local_serves: bool,
     /// See [`Route::ready`].
     ready: Option<bool>,
+    /// Its preferred version does not count.
+    is_crowded: bool,
 }
 
 impl<'a> Planning<'a> {
@@ -190,6 +330,7 @@ impl<'a> Planning<'a> {
             tried,
             local_serves: context.shared.local_serves(context.rerouted),
             ready: None,
+            is_crowded: version::is_crowded(context),
         }
     }
 
@@ -197,29 +338,21 @@ impl<'a> Planning<'a> {
     fn decision(&self) -> Decision<'a> {
         let (context, snapshot) = (self.context, self.snapshot);
         let shared = context.shared;
-        let (question, local) = self.question();
+        let (question, own) = self.question();
         let policy = (&context.settings).into();
-        let decision = decide(question, policy, local, snapshot, || shared.is_stale());
-        let only = |to| Decision {
-            to,
-            then: ServerChoice::Nowhere,
-            finally: ServerChoice::Nowhere,
-            ..decision.clone()
+        let decision = decide(question, policy, own, snapshot, || shared.is_stale());
+        let (local, targets) = (ServerChoice::Local, Peers::any(&snapshot.targets));
+        let nowhere = ServerChoice::Nowhere;
+        let order = if context.rerouted && self.is_watch() && shared.local.is_history_void() {
+            [nowhere; 3]
+        } else if self.is_tied() {
+            [local, nowhere, nowhere]
+        } else if !self.local_serves && shared.shutdown.is_draining() && self.is_same_everywhere() {
+            [ServerChoice::Peers(targets), local, nowhere]
+        } else {
+            decision.order
         };
-        if context.rerouted && self.is_watch() && shared.local.is_history_void() {
-            return only(ServerChoice::Nowhere);
-        }
-        if self.is_tied() {
-            return only(ServerChoice::Local);
-        }
-        match !self.local_serves && shared.shutdown.is_draining() && self.is_same_everywhere() {
-            true => Decision {
-                to: ServerChoice::Peers(&snapshot.targets, None),
-                then: ServerChoice::Local,
-                ..decision
-            },
-            false => decision,
-        }
+        Decision { order, ..decision }
     }
 
     /// What the routing table is asked.
@@ -229,7 +362,10 @@ impl<'a> Planning<'a> {
             resource: context.info.gvr(),
             rerouted: context.rerouted,
             resume: context.resume,
-            version: context.version.unwrap_or_default(),
+            wanted: context
+                .wanted
+                .unwrap_or_default()
+                .filter(|_| !self.is_crowded),
         };
         let history_start = |_| context.shared.local.history_start();
         let local = LocalServer {
@@ -292,16 +428,7 @@ impl<'a> Planning<'a> {
         let to = |place: &ServerChoice<'_>, no_such_resource| {
             let (route, rerouted_as) = match *place {
                 ServerChoice::Local => (self.local()?, None),
-                ServerChoice::Peers(indices, gvr) => {
-                    (self.to(self.server(indices, None, None)?), name(gvr))
-                }
-                ServerChoice::Fitting(indices, gvr, version) => (
-                    self.to(self.server(indices, Some(version), None)?),
-                    Some(gvr.clone()),
-                ),
-                ServerChoice::Historians(indices, gvr, since) => {
-                    (self.to(self.server(indices, None, Some(since))?), name(gvr))
-                }
+                ServerChoice::Peers(peers) => (self.to(self.server(peers)?), name(peers.resource)),
                 ServerChoice::Nowhere => return None,
             };
             Some(Route {
@@ -315,9 +442,9 @@ impl<'a> Planning<'a> {
             true => (NoSuchResource::Pass, NoSuchResource::Pass),
             false => (decision.no_such_resource, NoSuchResource::Doubt),
         };
-        to(&decision.to, first)
-            .or_else(|| to(&decision.then, later))
-            .or_else(|| to(&decision.finally, later))
+        let [next, others @ ..] = &decision.order;
+        let mut others = others.iter().chain([&decision.last]);
+        to(next, first).or_else(|| others.find_map(|choice| to(choice, later)))
     }
 
     /// To the local apiserver, unless it was tried.
@@ -354,52 +481,25 @@ impl<'a> Planning<'a> {
         }
     }
 
-    /// One of the servers at `indices` that was not tried. `version`: the version to fit; `since`: the etcd revision that its
-    /// history must reach back to.
-    fn server(
-        &self,
-        indices: &[usize],
-        version: Option<KubernetesVersion>,
-        since: Option<i64>,
-    ) -> Option<&'a Server> {
-        let servers = indices.iter();
+    /// One of `peers` that was not tried.
+    fn server(&self, peers: Peers<'_>) -> Option<&'a Server> {
+        let servers = peers.indices.iter();
         let servers = servers.filter_map(|index| self.snapshot.servers.get(*index));
         let untried = servers.filter(|server| {
             let void = self.is_watch() && server.history_void;
             let left_out = void || self.tried.contains(&server.endpoint);
-            !left_out && since.is_none_or(|since| server.reaches(since))
+            !left_out && peers.since.is_none_or(|since| server.reaches(since))
         });
-        let shared = self.context.shared;
         let seed = self.context.downstream.client.seed;
-        choose(untried, version, seed, &shared.servers.health)
+        choose(untried, peers, seed, &self.context.shared.servers.health)
     }
 }
 
 /// Whether the request goes through an apiserver's `proxy` subresource: its 404s are not the apiserver's.
 fn is_proxied_path(info: &RequestInfo<'_>, snapshot: &Snapshot) -> bool {
-    let listed = |gvr| {
-        let listed = snapshot.holders(gvr);
-        listed.is_some_and(|(_, holders)| holders.local || !holders.targets.is_empty())
-    };
-    let proxies = |gvr| listed(gvr) && gvr.subresource == "proxy";
-    info.verb == Verb::Proxy || info.gvr().is_some_and(proxies)
-}
-
-/// Chooses one of several servers by rendezvous hashing: the servers that fit the version best come first, those
-/// that are unhealthy or not ready last. All requests of a connection get the same server while the servers stay the same.
-/// When a server goes away, its connections spread over all that are left. `seed`: nobody outside knows it.
-fn choose<'s>(
-    servers: impl Iterator<Item = &'s Server>,
-    version: Option<KubernetesVersion>,
-    seed: u64,
-    health: &Health,
-) -> Option<&'s Server> {
-    let hasher = BuildHasherDefault::<DefaultHasher>::default();
-    servers.max_by_key(|server| {
-        let fit = version.map(|wanted| Reverse(Fit::of(server.version, wanted)));
-        let healthy = server.ready && !health.is_suspect(server.endpoint);
-        (fit, healthy, hasher.hash_one((seed, server.endpoint)))
-    })
+    let has_proxies = |(_, holders): (_, &Holders)| holders.local || !holders.targets.is_empty();
+    let listed = || info.gvr().and_then(|gvr| snapshot.holders(gvr));
+    info.is_proxied() && (info.verb == Verb::Proxy || listed().is_some_and(has_proxies))
 }
 
 #[cfg(test)]

@@ -1,62 +1,52 @@
 //! The HTTP application of the TLS port, one for each serving thread: the way of a request. It is read, planned
-//! ([`crate::relay::plan`]), and forwarded ([`crate::relay::forward`]) or answered (`refuse`).
+//! ([`crate::relay::plan`]), and forwarded ([`crate::relay::forward`]) or refused.
 
 mod http1;
-mod refuse;
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Instant, SystemTime};
 
 use arc_swap::ArcSwap;
 use bytes::BytesMut;
-use h2::server::Builder;
-use http::header::{ACCEPT, HeaderMap, HeaderValue};
+use http::Method;
+use http::header::{ACCEPT, AUTHORIZATION, HeaderMap, HeaderValue};
 use http::request::Parts;
 use http::uri::PathAndQuery;
-use http::{Method, Version};
 use pingora_core::protocols::Stream;
 use pingora_core::protocols::tls::SslDigest;
-use pingora_core::server::ShutdownWatch;
 use rand::Rng as _;
 use tokio::io::{AsyncRead, AsyncWrite};
 
-use self::http1::read;
-use self::refuse::answer_refused;
+use self::http1::{idle, linger, read};
 use crate::metrics::Open;
 use crate::net::{boxed, buffered, rare};
-use crate::relay::answer::Refusal;
-use crate::relay::client::header::{self as client_header, LargeHeaderPermit, READ};
-use crate::relay::client::unread::SEND_BUFFER;
-use crate::relay::client::{ClientSession, Downstream, idle, linger};
-use crate::relay::client::{Expectation, has_one_length, is_hosted, names_a_path};
-use crate::relay::context::RequestContext;
-use crate::relay::exchange::{Delivered, Upload};
-use crate::relay::forward::forward;
-use crate::relay::observe::{AccessEntry, RequestMeter, RequestSpan, VerbClass};
+use crate::relay::answer::{Refusal, StatusFormat};
+use crate::relay::client::{
+    AnswerWriter, ClientSession, Downstream, Expectation, LargeHeaderPermit, has_one_length,
+    is_hosted, names_a_path,
+};
+use crate::relay::exchange::{Delivered, RestEnd, Upload, WatchRest};
+use crate::relay::forward::{self, forward};
+use crate::relay::observe::{AccessEntry, RequestMeter, RequestSpan, VerbClass, WatchSpan};
 use crate::relay::outcome::Outcome;
-use crate::relay::plan::{is_held_back, plan};
+use crate::relay::plan::version::counted_as;
+use crate::relay::plan::{self, RequestContext, is_held_back};
 use crate::relay::shared::Shared;
-use crate::relay::upstream::{RequestKind, STREAMS, Tokens, Upstreams};
+use crate::relay::shutdown::Shutdown;
+use crate::relay::upstream::{RequestKind, Tokens, Upstreams};
+use crate::request::again::WatchRequest;
 use crate::request::caller::Caller;
-use crate::request::headers::{IF_READY, PEER_PROXIED, REROUTED, means_upgrade, version_asked};
-use crate::request::info::{self, RequestInfo};
+use crate::request::headers::{IF_READY, PEER_PROXIED, REROUTED, SERVER_ID, means_upgrade};
+use crate::request::info::{self, RequestInfo, Verb};
 use crate::request::token;
 use crate::watches::history::resumed_after;
+use crate::watches::metrics::LeaveReason;
 
-pub use self::http1::HEADER_TIMEOUT;
+pub use self::http1::{FIRST_REQUEST_TIMEOUT, HEADER_TIMEOUT, IDLE_TIMEOUT};
 
-/// As kube-apiserver.
-const MAX_STREAMS: u32 = 250;
-/// All users of a peer share a few connections. A watch that waits for a stream would look like a watch that hangs.
-const PEERS_STREAMS: u32 = 1000;
-/// Bytes of a request's body that may wait here, as in kube-apiserver; and of all bodies of one connection. Fewer than
-/// 64 stalled uploads do not delay other requests of the connection; on a peer's, as many as it sends on one.
-const STREAM_WINDOW: u32 = 256 << 10;
-const CONNECTION_WINDOW: u32 = 64 * STREAM_WINDOW;
-const PEERS_WINDOW: u32 = STREAMS * STREAM_WINDOW;
-/// Most streams that were reset before they were accepted; HTTP/2 closes a connection with more. All users of a peer
-/// share a few connections.
-const RESET_STREAMS: usize = 256;
+/// A watch with a longer `Authorization` does not go on elsewhere.
+const LONGEST_AUTHORIZATION: usize = 16 << 10;
 
 /// Serves the requests of one thread, over upstream connections of this thread.
 pub struct RelayService {
@@ -75,50 +65,93 @@ impl RelayService {
         }
     }
 
+    pub fn shutdown(&self) -> &Shutdown {
+        &self.shared.shutdown
+    }
+
     /// Whether a new connection comes from a peer. Such a connection carries requests of many users.
     pub fn is_peer(&self, downstream: &Downstream) -> bool {
-        let judge = self.shared.callers.judge.load();
-        let peer = judge.caller(&downstream.client, false, SystemTime::now()) == Caller::Peer;
+        let authenticator = self.shared.callers.authenticator.load();
+        let peer =
+            authenticator.caller(&downstream.client, false, SystemTime::now()) == Caller::Peer;
         if peer {
             downstream.outflow.mark_as_peer();
         }
         peer
     }
 
-    /// The HTTP/2 settings of a client's connection.
-    pub fn http2_options(&self, peer: bool) -> Builder {
-        let mut options = Builder::new();
-        let (streams, window) = match peer {
-            true => (PEERS_STREAMS, PEERS_WINDOW),
-            false => (MAX_STREAMS, CONNECTION_WINDOW),
-        };
-        options.max_concurrent_streams(streams);
-        options.max_header_list_size(READ);
-        options.max_pending_accept_reset_streams(RESET_STREAMS);
-        options.initial_window_size(STREAM_WINDOW);
-        options.initial_connection_window_size(window);
-        options.max_send_buffer_size(SEND_BUFFER);
-        options
-    }
-
     /// Serves one HTTP/2 request.
     pub async fn process_stream(&self, mut session: ClientSession) {
-        // Boxed, so that its memory is given back before a watch waits for hours.
-        let served = match boxed(|| self.serve(&mut session)).await {
-            Delivered::Ended(outcome) => outcome,
-            Delivered::Continues(rest) => match session.downstream() {
-                // Boxed, because tokio copies the future of every request when it begins.
-                Some(downstream) => {
-                    Box::pin(rest.run(&self.shared, &downstream, &mut session)).await
-                }
-                None => Outcome::Broken,
-            },
-        };
-        match served {
+        match self.serve_to_end(&mut session).await {
             // The client may have gone away meanwhile.
             Outcome::Answered { reusable: true, .. } => drop(session.finish_body().await),
             served => rare(|| end(session, served)).await,
         }
+    }
+
+    /// Serves a request until its answer has ended.
+    async fn serve_to_end(&self, session: &mut ClientSession) -> Outcome {
+        // Boxed, so that its memory is given back before a watch waits for hours.
+        let (mut delivered, span) = boxed(|| self.serve(session)).await;
+        let served = loop {
+            let mut rest = match delivered {
+                Delivered::Ended(outcome) => break outcome,
+                Delivered::Continues(rest) => rest,
+            };
+            let Some(downstream) = session.downstream() else {
+                break Outcome::Broken;
+            };
+            // Boxed, because tokio copies the future of every request when it begins.
+            match Box::pin(rest.run(&self.shared, &downstream, session)).await {
+                RestEnd::Ended(outcome) => {
+                    if let Some(entry) = &rest.request {
+                        entry.log(&downstream.client, &rest.dependencies.caller, outcome);
+                    }
+                    break outcome;
+                }
+                RestEnd::Left(reason) => {
+                    delivered = rare(|| self.hand_over(session, rest, downstream, reason)).await;
+                }
+            }
+        };
+        if let Some(span) = span {
+            span.ended();
+        }
+        served
+    }
+
+    /// Lets another server go on with a watch whose own stops.
+    async fn hand_over(
+        &self,
+        session: &mut ClientSession,
+        mut rest: Box<WatchRest>,
+        downstream: Arc<Downstream>,
+        reason: LeaveReason,
+    ) -> Delivered {
+        let now = Instant::now();
+        let entry = rest.request.take();
+        let caller = rest.dependencies.caller.clone();
+        let again = rest
+            .watch
+            .request()
+            .and_then(|request| request.after(0, now));
+        let mut delivered = match again {
+            None => rest.end(&self.shared, session).await.into(),
+            Some(mut header) => {
+                let target = header.uri.path_and_query().map(PathAndQuery::as_str);
+                let target: Box<str> = target.unwrap_or_default().into();
+                let context = self.context(session, &mut header, &target, downstream.clone(), now);
+                forward::hand_over(&context, session, rest, reason).await
+            }
+        };
+        match (&mut delivered, entry) {
+            (Delivered::Continues(rest), entry) => rest.request = entry,
+            (Delivered::Ended(outcome), Some(entry)) => {
+                entry.log(&downstream.client, &caller, *outcome);
+            }
+            (Delivered::Ended(_), None) => {}
+        }
+        delivered
     }
 
     /// Serves an HTTP/1 connection to its end.
@@ -126,48 +159,45 @@ impl RelayService {
         &self,
         stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
         tls: Option<Arc<SslDigest>>,
-        shutdown: &ShutdownWatch,
     ) {
         let (stream, flush) = buffered(stream, tls);
-        let serving = Box::pin(self.serve_requests(Box::new(stream), shutdown));
+        let serving = Box::pin(self.serve_requests(Box::new(stream)));
         flush.run(serving).await.unwrap_or_default();
     }
 
     /// Serves the requests of an HTTP/1 connection; `None` at its end.
-    async fn serve_requests(&self, mut stream: Stream, shutdown: &ShutdownWatch) -> Option<()> {
+    async fn serve_requests(&self, mut stream: Stream) -> Option<()> {
         let mut begun = BytesMut::new();
         loop {
-            let mut session = read(&self.shared, stream, begun, shutdown).await?;
-            match boxed(|| self.serve(&mut session)).await {
-                Delivered::Ended(Outcome::Answered { reusable: true, .. }) => {
+            let mut session = read(&self.shared, stream, begun).await?;
+            match self.serve_to_end(&mut session).await {
+                Outcome::Answered { reusable: true, .. } => {
                     let ClientSession::H1(session) = session else {
                         return None;
                     };
                     let connection = session.finish().await.ok()??;
-                    (stream, begun) = idle(connection, shutdown).await?;
+                    (stream, begun) = idle(&self.shared, connection).await?;
                 }
-                Delivered::Ended(served) => {
+                served => {
                     end(session, served).await;
                     return None;
                 }
-                // Only over HTTP/2.
-                Delivered::Continues(_) => return None,
             }
         }
     }
 
-    /// Serves a request until its answer ends, or is a watch that has begun.
-    async fn serve(&self, session: &mut ClientSession) -> Delivered {
+    /// Serves a request until its answer ends, or is a watch that has begun; then also its span, if it is sampled.
+    async fn serve(&self, session: &mut ClientSession) -> (Delivered, Option<WatchSpan>) {
         let started = Instant::now();
         let body_expected = session.has_body();
         let Some((mut header, downstream)) = session.take_header().zip(session.downstream()) else {
-            return Outcome::Broken.into();
+            return (Outcome::Broken.into(), None);
         };
         downstream.client.ask();
         // A copy, because the header's own holds everything that was read with it.
         let target = header.uri.path_and_query().map(PathAndQuery::as_str);
         let target: Box<str> = target.unwrap_or_default().into();
-        let permit = header_permit(&downstream, &header, session);
+        let permit = LargeHeaderPermit::take(&downstream, &header, session.as_http1());
         let expectation = Expectation::of(&header);
         let mut context = self.context(session, &mut header, &target, downstream, started);
         let unfit = match permit {
@@ -176,13 +206,14 @@ impl RelayService {
         };
         let (row, route) = match unfit {
             Some(refusal) => (None, Err(refusal)),
-            None => plan(&context, &[], None),
+            None => plan::first(&mut context, &header.headers),
         };
         context.meter.row = row;
         self.go_away_by_chance(session, &context);
         let vouched = self.shared.callers.user(&context.caller, &header.headers);
         let user = vouched.cloned();
         let decision = route.as_ref().ok().map(|route| route.row.name());
+        let moved = route.iter().find_map(|route| counted_as(&context, route));
         let end = match route {
             Err(refusal) => {
                 // Large headers are not kept while a slow client reads the answer.
@@ -190,7 +221,8 @@ impl RelayService {
                 Err(refusal)
             }
             Ok(mut route) => {
-                let _open = counted(&context);
+                context.again = kept_request(&context, &header);
+                let _open = (counted(&context), moved.map(Open::new));
                 let expects_continue = expectation == Expectation::Continue;
                 let mut upload = Upload::new(header, body_expected, expects_continue);
                 let alone = permit.as_ref().is_some_and(LargeHeaderPermit::is_large);
@@ -198,7 +230,7 @@ impl RelayService {
             }
         };
         let refusal = end.as_ref().err().map(|refused| refused.name());
-        let delivered = match end {
+        let mut delivered = match end {
             Ok(delivered) => delivered,
             Err(refused) => rare(|| answer_refused(&context, session, refused))
                 .await
@@ -211,9 +243,8 @@ impl RelayService {
             method: context.method.clone(),
             path: context.path.into(),
         };
-        let delivered = logged(&context, entry, delivered);
-        context.meter.ended(refusal);
-        delivered
+        let span = served(context, entry, moved.is_some(), &mut delivered);
+        (delivered, span)
     }
 
     /// What a request is. `target`: its path and query.
@@ -236,8 +267,8 @@ impl RelayService {
         let asks_upgrade = session.is_upgrade() && means_upgrade(&header.headers);
         let kind = kind(&info, path, &header.headers, asks_upgrade);
         let bearer = token::is_there(&header.headers, asks_upgrade);
-        let judge = shared.callers.judge.load();
-        let caller = judge.caller(&downstream.client, bearer, SystemTime::now());
+        let authenticator = shared.callers.authenticator.load();
+        let caller = authenticator.caller(&downstream.client, bearer, SystemTime::now());
         let class = VerbClass::of(&header.method, &info, kind);
         let span = span(shared, &caller, header, path);
         let headers = &header.headers;
@@ -252,15 +283,14 @@ impl RelayService {
             caller,
             method: header.method.clone(),
             path,
+            query,
             kind,
             resume: match settings.watch.resume_routing {
                 true => resumed_after(&self.shared.config.etcd, &info, query),
                 false => None,
             },
-            version: match settings.version_awareness {
-                true => version_asked(headers, &shared.config.version_awareness.header),
-                false => Ok(None),
-            },
+            again: None,
+            wanted: Ok(None),
             if_ready: settings.if_ready.enabled && headers.contains_key(IF_READY),
             accept: match info.long_running {
                 // A watch would hold all that was read with the header's own.
@@ -300,16 +330,42 @@ impl RelayService {
     }
 }
 
-/// Logs a request that has ended. What is left of a watch is logged at its end.
-fn logged(context: &RequestContext<'_>, entry: AccessEntry<'_>, delivered: Delivered) -> Delivered {
+/// What another server would be asked for if the one that serves this watch stops. The proxy that has sent it here asks itself.
+fn kept_request(context: &RequestContext<'_>, header: &Parts) -> Option<Arc<WatchRequest>> {
+    let is_watch = context.info.verb == Verb::Watch && context.kind == RequestKind::Long;
+    if !is_watch || context.rerouted || !context.settings.watch.hand_over {
+        return None;
+    }
+    let privileged = &context.shared.callers.privileged;
+    let vouched = (context.caller == Caller::Peer).then_some(privileged);
+    // Who has a certificate is not asked for a token.
+    let is_user = matches!(context.caller, Caller::User(_));
+    let authorization = header.headers.get(AUTHORIZATION).filter(|_| !is_user);
+    if authorization.is_some_and(|it| it.len() > LONGEST_AUTHORIZATION) {
+        return None;
+    }
+    let authorization = authorization.map(|it| context.downstream.kept_authorization(it));
+    let now = context.meter.started;
+    WatchRequest::of(header, vouched, authorization, now).map(Arc::new)
+}
+
+/// Logs and counts a request that has ended. What is left of a watch is logged at its end, and so ends its span.
+fn served(
+    context: RequestContext<'_>,
+    entry: AccessEntry<'_>,
+    moved: bool,
+    delivered: &mut Delivered,
+) -> Option<WatchSpan> {
     match delivered {
-        Delivered::Continues(mut rest) => {
+        Delivered::Continues(rest) => {
             rest.request = Some(entry.into_owned());
-            Delivered::Continues(rest)
+            rest.moved = moved;
+            context.meter.watch_begun()
         }
         Delivered::Ended(outcome) => {
-            entry.log(&context.downstream.client, &context.caller, outcome);
-            Delivered::Ended(outcome)
+            entry.log(&context.downstream.client, &context.caller, *outcome);
+            context.meter.ended(entry.refusal);
+            None
         }
     }
 }
@@ -351,8 +407,6 @@ fn unfit(
         Refusal::BadTarget
     } else if context.caller == Caller::Unverifiable {
         Refusal::Unauthorized
-    } else if context.version.is_err() && !context.rerouted {
-        Refusal::BadVersion
     } else {
         return None;
     };
@@ -365,26 +419,13 @@ fn unfit(
     }
 }
 
-/// A permit for the size of a header; `None` if it is too large.
-fn header_permit(
-    downstream: &Arc<Downstream>,
-    header: &Parts,
-    session: &ClientSession,
-) -> Option<LargeHeaderPermit> {
-    let weight = client_header::weight(header, session.as_http1());
-    // Over HTTP/1 the bytes were counted while they were read.
-    let fits = header.version < Version::HTTP_2 || weight <= client_header::LIMIT;
-    fits.then(|| LargeHeaderPermit::take(downstream, weight))
-        .flatten()
-}
-
 /// Begins the request's span, if it is sampled.
-fn span<'a>(
-    shared: &'a Shared,
+fn span(
+    shared: &Shared,
     caller: &Caller,
     header: &mut Parts,
     path: &str,
-) -> Option<Box<RequestSpan<'a>>> {
+) -> Option<Box<RequestSpan>> {
     let tracer = shared.tracer.as_ref()?;
     // Only an apiserver can verify other callers, also those of a peer.
     let trusted = shared.callers.user(caller, &header.headers).is_some();
@@ -418,4 +459,70 @@ async fn end(mut session: ClientSession, served: Outcome) {
         Outcome::Broken => session.abort(h2::Reason::INTERNAL_ERROR).await,
         Outcome::Declined => session.abort(h2::Reason::REFUSED_STREAM).await,
     }
+}
+
+/// Counts a refusal and answers it.
+async fn answer_refused(
+    context: &RequestContext<'_>,
+    session: &mut ClientSession,
+    refusal: Refusal,
+) -> Outcome {
+    let (shared, downstream) = (context.shared, &context.downstream);
+    context.meter.answer_begins(refusal.code(), Instant::now());
+    shared.metrics.refused(refusal);
+    if shared.shutdown.is_draining() || ends_connection(context, refusal) {
+        session.end_connection(downstream);
+    }
+    if shared.shutdown.is_leaving() {
+        session.close_after();
+    }
+    let (unread, outflow) = (&shared.limits.unread, &downstream.outflow);
+    let mut answer_writer = AnswerWriter::new(unread, outflow, false, Some(0));
+    let writing = pin!(write_refusal(context, session, refusal));
+    match answer_writer.write(writing).await {
+        Ok(reusable) => Outcome::Answered {
+            code: refusal.code(),
+            reusable,
+        },
+        Err(_) => Outcome::Broken,
+    }
+}
+
+/// Whether the connection ends after a refusal, as it would at an apiserver.
+fn ends_connection(context: &RequestContext<'_>, refusal: Refusal) -> bool {
+    match context.caller {
+        Caller::Peer => false,
+        Caller::Anonymous => context.shared.local.user_details().ends_anonymous,
+        _ => refusal == Refusal::Unauthorized,
+    }
+}
+
+/// Writes the answer. Returns whether the session can take another request.
+async fn write_refusal(
+    context: &RequestContext<'_>,
+    session: &mut ClientSession,
+    refusal: Refusal,
+) -> pingora_core::Result<bool> {
+    let (shared, config) = (context.shared, &context.settings.if_ready);
+    // The apiserver may have gone down since the plan was made.
+    let initialized = || refusal != Refusal::NotInitialized && shared.local.is_initialized();
+    let ready = context.if_ready.then(initialized);
+    if let Some(ready) = ready {
+        shared.metrics.ready_answered(ready);
+    }
+    let jitter = rand::thread_rng().gen_range(0..=config.retry_after_jitter_seconds);
+    let retry_after = config.retry_after_seconds + jitter;
+    let format = StatusFormat::accepted(context.accept.as_ref());
+    let (mut header, body) = refusal.response(retry_after, ready, format, context.rerouted)?;
+    if context.may_seek_a_proxy() {
+        header.insert_header(SERVER_ID, shared.server_id_header())?;
+    }
+    let head = context.method == Method::HEAD;
+    session
+        .write_header(header, head && session.is_http2())
+        .await?;
+    if !head {
+        session.write_body(body, true).await?;
+    }
+    Ok(session.is_body_done())
 }

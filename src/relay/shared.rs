@@ -1,31 +1,29 @@
-//! State that all serving threads share. Requests read it, other tasks write it. [`start`] puts it together, and starts what
-//! asks failed peers again.
+//! State that all serving threads share. Requests read it, other tasks write it. `app` puts it together.
 
-use std::sync::Arc;
+use std::collections::HashMap;
+use std::net::SocketAddr;
 use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex};
 
 use arc_swap::ArcSwap;
 use http::{HeaderMap, HeaderValue};
 use tokio::sync::{Semaphore, watch};
-use tokio::task::JoinSet;
 
-use crate::client::MakerError;
 use crate::cluster::catalog::{OwnServer, Published};
-use crate::config::Config;
 use crate::config::settings::SharedSettings;
+use crate::config::{Config, ServingConfig};
 use crate::discovery::peer_discovery::SharedPeerDiscovery;
 use crate::local::state::LocalState;
+use crate::net::lock;
 use crate::otlp::Tracer;
 use crate::publish::announcement::Announcement;
 use crate::relay::answer::Refusal;
-use crate::relay::client::unread::UnreadBudget;
+use crate::relay::client::unread::{UnreadBudget, UnreadMetrics};
 use crate::relay::documents::Cache;
 use crate::relay::inspect::denials::Denials;
 use crate::relay::observe::Metrics;
-use crate::relay::shutdown::{Shutdown, ShutdownPhase};
-use crate::relay::upstream::frozen::{self, FrozenServers, Questions};
-use crate::relay::upstream::health;
-use crate::relay::upstream::health::Health;
+use crate::relay::shutdown::Shutdown;
+use crate::relay::upstream::health::{FrozenServers, Health};
 use crate::request::caller::{Authenticator, Caller};
 use crate::request::headers::PrivilegedHeaders;
 use crate::tls::credentials::Current;
@@ -55,7 +53,7 @@ pub struct Shared {
     pub limits: Limits,
     pub metrics: Metrics,
     /// Set with `tracing.endpoint`.
-    pub tracer: Option<Tracer>,
+    pub tracer: Option<Arc<Tracer>>,
     pub shutdown: Shutdown,
     /// A control task has panicked.
     pub control_panicked: Arc<AtomicBool>,
@@ -64,7 +62,7 @@ pub struct Shared {
 /// Who sends requests.
 pub struct Callers {
     /// Identifies callers by their client certificates.
-    pub judge: ArcSwap<Authenticator>,
+    pub authenticator: ArcSwap<Authenticator>,
     /// Headers that only peers may send.
     pub privileged: PrivilegedHeaders,
     /// Notified when the authenticator or the credentials were replaced, and when the shutdown has begun.
@@ -72,6 +70,18 @@ pub struct Callers {
 }
 
 impl Callers {
+    pub fn new(config: &ServingConfig, cas: ClientCas) -> Self {
+        Self {
+            authenticator: ArcSwap::from_pointee(Authenticator {
+                generation: 0,
+                cas,
+                allowed_names: config.request_header_allowed_names.clone(),
+            }),
+            privileged: PrivilegedHeaders::new(&config.request_headers),
+            revalidations: watch::Sender::new(()),
+        }
+    }
+
     /// The user that the proxy vouches for. Only an apiserver knows the user of a token.
     pub fn user<'h>(&self, caller: &'h Caller, headers: &'h HeaderMap) -> Option<&'h HeaderValue> {
         match caller {
@@ -83,10 +93,11 @@ impl Callers {
 }
 
 /// What requests have found of servers.
+#[derive(Default)]
 pub struct ServerStates {
-    pub health: Arc<Health>,
+    pub health: Health,
     /// Servers from which nothing comes.
-    pub frozen: Arc<FrozenServers>,
+    pub frozen: FrozenServers,
     /// What servers deny although they list it.
     pub denials: Denials,
 }
@@ -97,22 +108,50 @@ pub struct Limits {
     pub unread: Arc<UnreadBudget>,
     /// For requests that are sent to another server because the local apiserver does not know a custom resource.
     pub not_found_retries: Semaphore,
+    /// For requests that are sent to a newer server because an older one does not understand them.
+    pub misunderstandings: Semaphore,
     /// For watches that ask other servers because one has answered 410.
     pub expired_watches: Arc<Semaphore>,
+    /// For watches that go on at other servers because theirs has stopped.
+    pub hand_overs: PermitsByServer,
 }
 
 /// At most so many requests at a time ask other servers whether they know a custom resource.
 const NOT_FOUND_RETRIES: usize = 64;
 
+/// At most so many requests at a time ask a newer server.
+const MISUNDERSTANDINGS: usize = 64;
+
 /// At most so many watches at a time ask other servers after a 410.
 const EXPIRED_WATCHES: usize = 64;
 
+/// At most so many watches at a time are opened anew at another server: tens of thousands may have to.
+const HAND_OVERS: usize = 64;
+
+/// Permits for each server: who waits for a slow one is in nobody's way.
+#[derive(Default)]
+pub struct PermitsByServer(Mutex<HashMap<SocketAddr, Arc<Semaphore>>>);
+
+impl PermitsByServer {
+    pub fn of(&self, server: SocketAddr) -> Arc<Semaphore> {
+        let mut permits = lock(&self.0);
+        if !permits.contains_key(&server) {
+            // Those of servers that nobody asks.
+            permits.retain(|_, permits| Arc::strong_count(permits) > 1);
+        }
+        let new = || Arc::new(Semaphore::new(HAND_OVERS));
+        permits.entry(server).or_insert_with(new).clone()
+    }
+}
+
 impl Limits {
-    pub fn new(unread: UnreadBudget) -> Self {
+    pub fn new(unread: UnreadMetrics) -> Self {
         Self {
-            unread: Arc::new(unread),
+            unread: Arc::new(UnreadBudget::new(unread)),
             not_found_retries: Semaphore::new(NOT_FOUND_RETRIES),
+            misunderstandings: Semaphore::new(MISUNDERSTANDINGS),
             expired_watches: Arc::new(Semaphore::new(EXPIRED_WATCHES)),
+            hand_overs: PermitsByServer::default(),
         }
     }
 }
@@ -140,7 +179,7 @@ impl Shared {
 
     /// Whether the snapshot is too old to prove that no server serves a resource.
     pub fn is_stale(&self) -> bool {
-        self.published.freshness.age() > 2 * self.config.peer.lease_ttl
+        self.published.etcd.load().heard.elapsed() > 2 * self.config.peer.lease_ttl
     }
 
     /// Why a peer's request is not served by the local apiserver.
@@ -161,77 +200,4 @@ impl Shared {
         id.and_then(Result::ok)
             .unwrap_or(HeaderValue::from_static(""))
     }
-}
-
-/// What requests are served by and others write.
-pub struct RelayInputs {
-    pub settings: Arc<SharedSettings>,
-    pub own: OwnServer,
-    pub cas: ClientCas,
-    pub credentials: Current,
-    pub published: Published,
-    pub peer_discovery: Arc<SharedPeerDiscovery>,
-    pub local: Arc<LocalState>,
-    pub announcement: Arc<Announcement>,
-    pub watches: WatchState,
-    pub metrics: Metrics,
-    pub tracer: Option<Tracer>,
-    pub phase: watch::Receiver<ShutdownPhase>,
-}
-
-/// Spawns the tasks that ask failed peers again, and servers that requests wait for. Returns what all serving threads share.
-pub fn start(
-    config: Config,
-    inputs: RelayInputs,
-    control: &mut JoinSet<()>,
-) -> Result<Arc<Shared>, MakerError> {
-    let (frozen, to_ask) = FrozenServers::new();
-    let unread = UnreadBudget::new(inputs.metrics.unread.clone());
-    let shared = Arc::new(Shared {
-        settings: inputs.settings,
-        own: inputs.own,
-        callers: Callers {
-            judge: ArcSwap::from_pointee(Authenticator {
-                generation: 0,
-                cas: inputs.cas,
-                allowed_names: config.serving.request_header_allowed_names.clone(),
-            }),
-            privileged: PrivilegedHeaders::new(&config.serving.request_headers),
-            revalidations: watch::Sender::new(()),
-        },
-        credentials: inputs.credentials,
-        published: inputs.published,
-        peer_discovery: inputs.peer_discovery,
-        local: inputs.local,
-        announcement: inputs.announcement,
-        servers: ServerStates {
-            health: Arc::default(),
-            frozen: Arc::new(frozen),
-            denials: Denials::default(),
-        },
-        merge_cache: Cache::default(),
-        watches: inputs.watches,
-        limits: Limits::new(unread),
-        metrics: inputs.metrics,
-        tracer: inputs.tracer,
-        shutdown: Shutdown::new(inputs.phase, config.shutdown.drain),
-        control_panicked: Arc::default(),
-        config,
-    });
-    let peers = Arc::new(health::maker(&shared.config, shared.credentials.clone())?);
-    let questions = Questions {
-        config: shared.config.clone(),
-        credentials: shared.credentials.clone(),
-        frozen: shared.servers.frozen.clone(),
-        local: shared.local.clone(),
-        health: shared.servers.health.clone(),
-        snapshot: shared.published.snapshot.clone(),
-    };
-    control.spawn(frozen::run(questions, to_ask));
-    control.spawn(health::run(
-        peers,
-        shared.servers.health.clone(),
-        shared.published.snapshot.clone(),
-    ));
-    Ok(shared)
 }

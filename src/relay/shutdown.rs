@@ -8,7 +8,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 /// The part of `shutdown.drain` within which long-running requests end.
-pub const DRAIN_TURNS: f64 = 0.9;
+pub const DRAIN_SHARE: f64 = 0.9;
 
 /// Longest [`ShutdownPhase::Ending`].
 const LONGEST_ENDING: Duration = Duration::from_secs(2);
@@ -28,7 +28,7 @@ pub enum ShutdownPhase {
 
 pub struct Shutdown {
     /// How far it has come.
-    pub phase: watch::Receiver<ShutdownPhase>,
+    phase: watch::Sender<ShutdownPhase>,
     /// `shutdown.drain`
     drain: Duration,
     /// When the drain began.
@@ -36,12 +36,20 @@ pub struct Shutdown {
 }
 
 impl Shutdown {
-    pub fn new(phase: watch::Receiver<ShutdownPhase>, drain: Duration) -> Self {
+    pub fn new(drain: Duration) -> Self {
         Self {
-            phase,
+            phase: watch::Sender::new(ShutdownPhase::Serving),
             drain,
             drain_begin: OnceLock::new(),
         }
+    }
+
+    /// A phase begins. Only for `app`.
+    pub fn enter(&self, phase: ShutdownPhase) {
+        if phase == ShutdownPhase::Draining {
+            let _ = self.drain_begin.set(Instant::now());
+        }
+        self.phase.send_replace(phase);
     }
 
     /// Whether the proxy is stopping. An answer over HTTP/1 is then the last of its connection, and says so.
@@ -55,11 +63,6 @@ impl Shutdown {
         self.drain_begin.get().is_some()
     }
 
-    /// The drain begins now.
-    pub fn begin_drain(&self) {
-        let _ = self.drain_begin.set(Instant::now());
-    }
-
     /// When the drain began; now, if it did not.
     pub fn drain_begin(&self) -> Instant {
         self.drain_begin.get().copied().unwrap_or_else(Instant::now)
@@ -67,20 +70,20 @@ impl Shutdown {
 
     /// How long [`ShutdownPhase::Ending`] takes: the end of `shutdown.drain`.
     pub fn ending(&self) -> Duration {
-        let ending = self.drain.mul_f64(1.0 - DRAIN_TURNS);
+        let ending = self.drain.mul_f64(1.0 - DRAIN_SHARE);
         ending.min(LONGEST_ENDING)
     }
 
-    /// Waits for a phase of the shutdown; false: the process is ending.
-    pub async fn reaches(&self, awaited: ShutdownPhase) -> bool {
-        let mut phase = self.phase.clone();
-        let reached = phase.wait_for(|phase| *phase >= awaited).await;
-        reached.is_ok()
+    /// Resolves when a phase has begun.
+    pub async fn reaches(&self, awaited: ShutdownPhase) {
+        let mut phase = self.phase.subscribe();
+        // The guard in the result must not be held. The sender is here: there is no error.
+        let _ = phase.wait_for(|phase| *phase >= awaited).await.is_ok();
     }
 
     /// Resolves after a random part of `shutdown.drain`.
     pub async fn random_drain_delay(&self) {
-        let share = rand::thread_rng().gen_range(0.0..DRAIN_TURNS);
+        let share = rand::thread_rng().gen_range(0.0..DRAIN_SHARE);
         tokio::time::sleep(self.drain.mul_f64(share)).await;
     }
 }

@@ -2,18 +2,20 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
-use std::time::SystemTime;
 
 use prometheus::{IntCounter, IntGauge, Registry};
+use serde::{Deserialize, Serialize};
+use time::OffsetDateTime;
 
 use crate::config::EffectiveValues;
 use crate::config::settings::is_reloaded;
 use crate::metrics::{metrics, saturating};
+use crate::tls::metrics::rfc3339;
 
 metrics! {
     #[derive(Debug)]
     struct ReloadSeries {
-        /// Times that the configuration file had changed, by what became of it: applied, failed.
+        /// Times that the configuration file had changed.
         reloads: [IntCounter; 2] =
             counters("kube_interop_proxy_config_reloads_total", "result", ["applied", "failed"]),
         /// 1 while the configuration file cannot be used, and what was before stays in use.
@@ -29,17 +31,18 @@ pub struct ReloadMetrics {
     status: Mutex<ReloadStatus>,
 }
 
-/// State of reloads for the status page.
-#[derive(Debug, Clone, Default)]
+/// The configuration file since the start, as in the status document.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
 pub struct ReloadStatus {
+    /// Changed keys that take effect at the next start, with their values.
+    pub needs_restart: Vec<String>,
     /// Why the file cannot be used; empty: it is in use.
     pub problems: Vec<String>,
-    /// Changes that take effect at the next start.
-    pub needs_restart: Vec<String>,
+    /// When settings were last read again (RFC 3339).
+    pub reloaded: Option<String>,
     /// The values in force of the keys that are read again.
     pub settings: BTreeMap<String, String>,
-    /// When they were last read again.
-    pub reloaded: Option<SystemTime>,
 }
 
 impl ReloadMetrics {
@@ -56,14 +59,11 @@ impl ReloadMetrics {
 
     /// These values are in use; `needs_restart`: changes that are not.
     pub(super) fn in_use(&self, values: &EffectiveValues, needs_restart: Vec<String>) {
-        self.series
-            .needs_restart
-            .set(saturating(needs_restart.len()));
-        let reloaded = values.iter().filter(|(key, _)| is_reloaded(key));
+        let waiting = saturating(needs_restart.len());
+        self.series.needs_restart.set(waiting);
         let mut status = self.lock();
-        status.settings = reloaded
-            .map(|(key, value)| (key.clone(), value.clone()))
-            .collect();
+        status.settings = values.clone();
+        status.settings.retain(|key, _| is_reloaded(key));
         status.needs_restart = needs_restart;
     }
 
@@ -71,7 +71,7 @@ impl ReloadMetrics {
     pub(super) fn applied(&self) {
         let [applied, _] = &self.series.reloads;
         applied.inc();
-        self.lock().reloaded = Some(SystemTime::now());
+        self.lock().reloaded = rfc3339(OffsetDateTime::now_utc().unix_timestamp());
         self.broken(Vec::new());
     }
 

@@ -8,6 +8,7 @@
 use http::{HeaderName, HeaderValue};
 use ring::digest::{SHA256, digest};
 
+use crate::kube::version::numbers;
 use crate::x509::Attribute;
 
 /// The key of the extra: escaped for a header name as in client-go, in lower case for HTTP/2.
@@ -71,15 +72,9 @@ pub fn details(version: &str) -> CredentialFeatures {
 
 /// The minor version of Kubernetes 1; the highest number for later major versions.
 pub fn minor(version: &str) -> Option<u32> {
-    let mut numbers = version.trim_start_matches('v').split('.');
-    let mut next = || {
-        let number = numbers.next()?;
-        let digits = number.bytes().take_while(u8::is_ascii_digit).count();
-        number.get(..digits)?.parse().ok()
-    };
-    match (next()?, next()?) {
-        (0, _) => None,
-        (1, minor) => Some(minor),
+    match numbers(version) {
+        [0, ..] => None,
+        [1, minor, _] => Some(minor),
         _ => Some(u32::MAX),
     }
 }

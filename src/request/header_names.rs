@@ -7,29 +7,12 @@ use http::header::{HeaderMap, HeaderName};
 pub struct HeaderNames {
     names: Vec<String>,
     prefixes: Vec<String>,
-    /// First bytes of all these names: a fast check that excludes most headers.
-    first: [bool; 256],
 }
 
 impl HeaderNames {
     /// Both in lower case. An empty prefix takes in every name.
     pub fn new(names: Vec<String>, prefixes: Vec<String>) -> Self {
-        let mut first = [false; 256];
-        for name in names.iter().chain(&prefixes) {
-            match name.bytes().next() {
-                Some(b'-' | b'_') => {
-                    first[usize::from(b'-')] = true;
-                    first[usize::from(b'_')] = true;
-                }
-                Some(byte) => first[usize::from(byte)] = true,
-                None => first = [true; 256],
-            }
-        }
-        Self {
-            names,
-            prefixes,
-            first,
-        }
+        Self { names, prefixes }
     }
 
     pub fn is_empty(&self) -> bool {
@@ -38,14 +21,8 @@ impl HeaderNames {
 
     /// Whether a header of this name is one of them. `_` equals `-`.
     pub fn contains(&self, name: &str) -> bool {
-        name.bytes()
-            .next()
-            .is_some_and(|byte| self.first[usize::from(byte)])
-            && (self
-                .names
-                .iter()
-                .any(|known| same(name.as_bytes(), known.as_bytes()))
-                || self.takes_in(name))
+        let mut names = self.names.iter();
+        names.any(|known| same(name.as_bytes(), known.as_bytes())) || self.takes_in(name)
     }
 
     /// Whether a prefix is one that `name` begins with.

@@ -28,6 +28,8 @@ pub const READY: HeaderName = HeaderName::from_static("x-kubernetes-ready");
 pub const NOT_EXECUTED: HeaderName = HeaderName::from_static("x-kube-interop-proxy-not-executed");
 /// Its value if only the requested resource is the reason; the server may execute other requests.
 pub const OF_RESOURCE: HeaderValue = HeaderValue::from_static("resource");
+/// Between proxies, in the trailers of a rerouted watch: it did not end by itself, and may go on at another server.
+pub const GOES_ON: HeaderName = HeaderName::from_static("x-kube-interop-proxy-goes-on");
 /// Between proxies, on answers to requests that were not rerouted: the ID of the server whose proxy answers.
 pub const SERVER_ID: HeaderName = HeaderName::from_static("x-kube-interop-proxy-server-id");
 /// The client's address, for the apiserver's audit log.
@@ -95,6 +97,11 @@ impl PrivilegedHeaders {
     /// Whether a header of this name is privileged.
     pub fn contains(&self, name: &str) -> bool {
         self.all.contains(name)
+    }
+
+    /// Whether a header of this name says who the user is: not a mark of a rerouted request.
+    pub fn names_user(&self, name: &str) -> bool {
+        self.contains(name) && name != REROUTED.as_str() && name != PEER_PROXIED.as_str()
     }
 
     /// Whether all headers whose names begin with `prefix` are privileged.

@@ -21,7 +21,7 @@ use http::Method;
 
 use path::{AmbiguousPath, ParsedPath, read_path};
 use query::selected_name;
-pub use query::{is_set, query_values};
+pub use query::{is_set, parameter_name, query_values};
 
 mod path;
 mod query;

@@ -2,7 +2,7 @@
 //!
 //! They are removed from the requests of everybody who is no peer, but for those that clients need
 //! ([`client_headers`]): API users can write what is published. Until they are known, only headers that clients need go
-//! over connections on which an apiserver believes such headers.
+//! over connections on which an apiserver accepts such headers.
 //!
 //! The check of `local` is the only writer; every request reads, just before it is sent: it may have begun before a name
 //! was known.

@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use super::table::Snapshot;
+use self::ServerChoice::{Local, Nowhere};
+use super::table::{Holders, Snapshot};
+use super::versions::Wanted;
 use crate::config::Unsynced;
 use crate::config::settings::Settings;
 use crate::kube::gvr::{Gvr, GvrRef};
@@ -18,8 +20,8 @@ pub struct RoutingInput<'a> {
     pub rerouted: bool,
     /// A watch that resumes after this etcd revision (KEP-1904), for a server that still has the later changes.
     pub resume: Option<i64>,
-    /// The Kubernetes version that the client requests. Chooses among servers that list a built-in resource.
-    pub version: Option<KubernetesVersion>,
+    /// Orders the servers that list a built-in resource.
+    pub wanted: Option<Wanted>,
 }
 
 /// The local apiserver's current state.
@@ -81,15 +83,15 @@ labels! {
 }
 
 /// Where a request goes.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Decision<'s> {
     pub row: Row,
-    pub to: ServerChoice<'s>,
-    /// The next destination if no server there can answer: the result of the later rows.
-    pub then: ServerChoice<'s>,
-    /// The destination after that: the local apiserver may come between peers that fit better and peers that fit worse.
-    pub finally: ServerChoice<'s>,
-    /// What becomes of the destination's "no such resource".
+    /// The next one if no server there can answer: the result of the later rows. The local apiserver may come between peers that
+    /// fit better and peers that fit worse.
+    pub order: [ServerChoice<'s>; 3],
+    /// After all of these.
+    pub last: ServerChoice<'s>,
+    /// What becomes of the first destination's "no such resource".
     pub no_such_resource: NoSuchResource,
 }
 
@@ -107,8 +109,14 @@ pub enum NoSuchResource {
 }
 
 impl<'s> Decision<'s> {
-    fn or(self, then: ServerChoice<'s>) -> Self {
-        Self { then, ..self }
+    /// "No such resource" is in doubt.
+    fn new(row: Row, order: [ServerChoice<'s>; 3]) -> Self {
+        Self {
+            row,
+            order,
+            last: Nowhere,
+            no_such_resource: NoSuchResource::Doubt,
+        }
     }
 
     fn if_not_found(self, no_such_resource: NoSuchResource) -> Self {
@@ -120,18 +128,57 @@ impl<'s> Decision<'s> {
 }
 
 /// Where to send a request.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ServerChoice<'s> {
     /// The local apiserver.
     Local,
-    /// Any of these servers of the snapshot, by index; and the listed resource, for metrics: none for a custom resource.
-    Peers(&'s [usize], Option<&'s Arc<Gvr>>),
-    /// These servers, by how well they fit the version.
-    Fitting(&'s [usize], &'s Arc<Gvr>, KubernetesVersion),
-    /// Those of these servers whose watch history reaches back to this etcd revision.
-    Historians(&'s [usize], Option<&'s Arc<Gvr>>, i64),
+    /// One of these.
+    Peers(Peers<'s>),
     /// None: 503 with `Retry-After`.
     Nowhere,
+}
+
+/// Servers of the snapshot.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Peers<'s> {
+    pub indices: &'s [usize],
+    /// The listed resource, for metrics; none for a custom resource.
+    pub resource: Option<&'s Arc<Gvr>>,
+    /// Those that fit this best come first.
+    pub wanted: Option<Wanted>,
+    /// Only those that are ready.
+    pub ready: bool,
+    /// Only those whose watch history reaches back to this etcd revision.
+    pub since: Option<i64>,
+}
+
+impl<'s> Peers<'s> {
+    /// Any of these servers.
+    pub fn any(indices: &'s [usize]) -> Self {
+        Self {
+            indices,
+            ..Self::default()
+        }
+    }
+
+    /// Those that list a resource.
+    fn listing((resource, holders): (&'s Arc<Gvr>, &'s Holders), wanted: Option<Wanted>) -> Self {
+        Self {
+            resource: Some(resource),
+            wanted,
+            ..Self::any(&holders.targets)
+        }
+    }
+
+    /// In place of these, servers that drain.
+    fn draining(self, indices: &'s [usize]) -> Self {
+        Self { indices, ..self }
+    }
+
+    fn with_history(self, since: i64) -> ServerChoice<'s> {
+        let since = Some(since);
+        ServerChoice::Peers(Self { since, ..self })
+    }
 }
 
 /// Applies the table. `stale`: whether the snapshot is too old to prove absence; called only where it matters.
@@ -142,102 +189,175 @@ pub fn decide<'s>(
     snapshot: &'s Snapshot,
     stale: impl FnOnce() -> bool,
 ) -> Decision<'s> {
-    let initialized = local.initialized;
-    let guarded = |row, to| Decision {
-        row,
-        to,
-        then: ServerChoice::Nowhere,
-        finally: ServerChoice::Nowhere,
-        no_such_resource: NoSuchResource::Doubt,
-    };
-    let open = |row, to| guarded(row, to).if_not_found(NoSuchResource::Pass);
-
+    let to = |row, first| Decision::new(row, [first, Nowhere, Nowhere]);
     let Some(gvr) = question.resource else {
-        return open(Row::NotAResource, ServerChoice::Local);
+        return to(Row::NotAResource, Local).if_not_found(NoSuchResource::Pass);
     };
     if question.rerouted {
-        return match initialized {
-            true => guarded(Row::Rerouted, ServerChoice::Local),
-            false => guarded(Row::Rerouted, ServerChoice::Nowhere),
+        return match local.initialized {
+            true => to(Row::Rerouted, Local),
+            false => to(Row::Rerouted, Nowhere),
         };
     }
     if !policy.rerouting {
-        return open(Row::Disabled, ServerChoice::Local);
+        return to(Row::Disabled, Local).if_not_found(NoSuchResource::Pass);
     }
     if !snapshot.synced {
         return match policy.unsynced {
-            Unsynced::Reject => guarded(Row::Unsynced, ServerChoice::Nowhere),
-            Unsynced::ServeLocal => guarded(Row::Unsynced, ServerChoice::Local),
+            Unsynced::Reject => to(Row::Unsynced, Nowhere),
+            Unsynced::ServeLocal => to(Row::Unsynced, Local),
         };
     }
     if snapshot.is_custom(gvr) {
-        let targets = ServerChoice::Peers(&snapshot.targets, None);
-        let is_alone = snapshot.targets.is_empty();
-        return match initialized {
-            true if is_alone => open(Row::Custom, ServerChoice::Local),
-            // An apiserver learns of a CRD, or of a version of one, later than others.
-            true => guarded(Row::Custom, ServerChoice::Local)
-                .or(targets)
-                .if_not_found(NoSuchResource::IfUnanimous),
-            false if is_alone => guarded(Row::Custom, ServerChoice::Local),
-            false => guarded(Row::Custom, targets).or(ServerChoice::Local),
-        };
+        return custom(local, snapshot);
     }
-    let listed = snapshot.holders(gvr);
-    if let (Some((gvr, holders)), Some(since)) = (listed, question.resume) {
-        let local_reaches = holders.local && initialized && since >= local.history_start;
-        let reaches = |index: &usize| snapshot.servers[*index].reaches(since);
-        if !local_reaches && holders.targets.iter().any(reaches) {
-            let historians = ServerChoice::Historians(&holders.targets, Some(gvr), since);
-            let others = match holders.local {
-                true => ServerChoice::Local,
-                false => ServerChoice::Peers(&holders.targets, Some(gvr)),
-            };
-            return guarded(Row::Resume, historians).or(others);
+    match snapshot.holders(gvr) {
+        Some(holders) => {
+            let peers = Peers::listing(holders, question.wanted);
+            let since = question
+                .resume
+                .filter(|since| *since >= local.history_start);
+            resumed(question.resume, local, snapshot, holders.1, peers)
+                .unwrap_or_else(|| listed(local, snapshot, holders, peers, since))
         }
-    }
-    let peers = |targets, gvr| match question.version {
-        Some(wanted) => ServerChoice::Fitting(targets, gvr, wanted),
-        None => ServerChoice::Peers(targets, Some(gvr)),
-    };
-    match listed {
-        Some((gvr, holders)) if holders.local && initialized => {
-            let all = peers(&holders.targets, gvr);
-            let better = |wanted| snapshot.better_than_local(&holders.targets, wanted);
-            match question.version.map(better).unwrap_or_default() {
-                [] => guarded(Row::Local, ServerChoice::Local).or(all),
-                better => Decision {
-                    finally: all,
-                    ..guarded(Row::Peers, peers(better, gvr)).or(ServerChoice::Local)
-                },
-            }
-        }
-        Some((gvr, holders)) if !holders.targets.is_empty() => {
-            let peers = guarded(Row::Peers, peers(&holders.targets, gvr));
-            match holders.local {
-                true => peers.or(ServerChoice::Local),
-                false => peers,
-            }
-        }
-        Some((_, holders)) if holders.local => {
-            guarded(Row::LocalUninitialized, ServerChoice::Local)
-        }
-        // The local served set is unknown, so the local apiserver may list the resource too. What it answers under the name of
-        // a CRD may be another resource.
-        Some(_) if initialized && !snapshot.local_known && !snapshot.may_be_anothers(gvr) => {
-            guarded(Row::Unknown, ServerChoice::Local)
-        }
-        Some(_) => guarded(Row::Unreachable, ServerChoice::Nowhere),
         None if !snapshot.local_known || snapshot.peer_unknown || stale() => {
-            guarded(Row::Unknown, ServerChoice::Local)
+            to(Row::Unknown, Local)
         }
-        None => guarded(Row::Nobody, ServerChoice::Local).if_not_found(NoSuchResource::IfProved),
+        None => to(Row::Nobody, Local).if_not_found(NoSuchResource::IfProved),
     }
 }
 
+/// Row 5. An apiserver learns of a CRD, or of a version of one, later than others.
+fn custom(local: LocalServer, snapshot: &Snapshot) -> Decision<'_> {
+    let targets = ServerChoice::Peers(Peers::any(&snapshot.targets));
+    let only_local = Decision::new(Row::Custom, [Local, Nowhere, Nowhere]);
+    match (local.initialized, snapshot.targets.is_empty()) {
+        (true, true) => only_local.if_not_found(NoSuchResource::Pass),
+        (true, false) => Decision::new(Row::Custom, [Local, targets, Nowhere])
+            .if_not_found(NoSuchResource::IfUnanimous),
+        (false, true) => only_local,
+        (false, false) => Decision::new(Row::Custom, [targets, Local, Nowhere]),
+    }
+}
+
+/// Row 6: only peers have the history of a watch; or, if no target has it, a server that drains.
+fn resumed<'s>(
+    since: Option<i64>,
+    local: LocalServer,
+    snapshot: &Snapshot,
+    holders: &'s Holders,
+    peers: Peers<'s>,
+) -> Option<Decision<'s>> {
+    let since = since?;
+    if holders.local && local.initialized && since >= local.history_start {
+        return None;
+    }
+    let reaches = |index: &usize| snapshot.servers[*index].reaches(since);
+    let mut first = [peers, peers.draining(&holders.draining)].into_iter();
+    let first = first.find(|peers| peers.indices.iter().any(reaches))?;
+    let all = ServerChoice::Peers(peers);
+    let [next, then] = match (holders.local, local.initialized) {
+        (true, true) => [Local, all],
+        (true, false) => [all, Local],
+        (false, _) => [all, Nowhere],
+    };
+    let order = [first.with_history(since), next, then];
+    Some(Decision::new(Row::Resume, order))
+}
+
+/// Rows 7 to 11, for what some server lists.
+fn listed<'s>(
+    local: LocalServer,
+    snapshot: &Snapshot,
+    (resource, holders): (&Arc<Gvr>, &'s Holders),
+    peers: Peers<'s>,
+    since: Option<i64>,
+) -> Decision<'s> {
+    let all = ServerChoice::Peers(peers);
+    let (row, order) = match (peers.indices, holders.local) {
+        (_, true) if local.initialized => {
+            match peers
+                .wanted
+                .and_then(|wanted| better(snapshot, peers, wanted, since))
+            {
+                None => (Row::Local, [Local, all, Nowhere]),
+                Some(better) => (Row::Peers, [ServerChoice::Peers(better), Local, all]),
+            }
+        }
+        ([], true) => (Row::LocalUninitialized, [Local, Nowhere, Nowhere]),
+        (_, true) => (Row::Peers, [all, Local, Nowhere]),
+        // The local served set is unknown, so the local apiserver may list the resource too. What it answers under the name of
+        // a CRD may be another resource.
+        ([], false)
+            if local.initialized
+                && !snapshot.local_known
+                && !snapshot.may_be_anothers(resource.borrow()) =>
+        {
+            (Row::Unknown, [Local, Nowhere, Nowhere])
+        }
+        ([], false) => (Row::Unreachable, [Nowhere; 3]),
+        (_, false) => (Row::Peers, [all, Nowhere, Nowhere]),
+    };
+    Decision::new(row, order)
+}
+
+/// Where a request goes that a server of the version `than` does not understand: to the nearest newer ones.
+pub fn among_newer<'s>(
+    question: RoutingInput<'_>,
+    policy: Policy,
+    local: LocalServer,
+    snapshot: &'s Snapshot,
+    than: Option<KubernetesVersion>,
+) -> Option<Decision<'s>> {
+    let gvr = question.resource?;
+    let asks_others = !question.rerouted && policy.rerouting && snapshot.synced;
+    if !asks_others || snapshot.is_custom(gvr) {
+        return None;
+    }
+    let holders = snapshot.holders(gvr)?;
+    let all = Peers::listing(holders, Some(Wanted::Oldest));
+    let is_newer = |version| version > than;
+    let from = all
+        .indices
+        .partition_point(|index| !is_newer(snapshot.servers[*index].version));
+    let newer = Peers {
+        indices: all.indices.get(from..).unwrap_or_default(),
+        ..all
+    };
+    let local = match holders.1.local && local.initialized && is_newer(snapshot.local_version) {
+        true => Local,
+        false => Nowhere,
+    };
+    let order = [local, ServerChoice::Peers(newer), Nowhere];
+    Some(Decision::new(Row::Peers, order))
+}
+
+/// Those of `peers` that come before the local apiserver. For a watch from the revision `since`, which that one has the
+/// history of: only those that have it too.
+fn better<'s>(
+    snapshot: &Snapshot,
+    peers: Peers<'s>,
+    wanted: Wanted,
+    since: Option<i64>,
+) -> Option<Peers<'s>> {
+    let ready = wanted.needs_ready();
+    let serves = |index: &usize| {
+        let server = &snapshot.servers[*index];
+        since.is_none_or(|since| server.reaches(since)) && (server.ready || !ready)
+    };
+    let better = Peers {
+        indices: snapshot.before_local(peers.indices, wanted),
+        ready,
+        since,
+        ..peers
+    };
+    better.indices.iter().any(serves).then_some(better)
+}
+
 /// Where a watch from a revision goes after a server has answered that it has no history from there: first the targets
-/// whose history is known to reach back, then the other targets that list the resource, then the local apiserver. The
-/// caches of custom resources begin at their first use, on each server at another time: any target may have one.
+/// whose history is known to reach back, then the other targets that list the resource, then the local apiserver, and last
+/// those that drain. The caches of custom resources begin at their first use, on each server at another time: any of them
+/// may have one.
 pub fn after_expiry<'s>(
     question: RoutingInput<'_>,
     policy: Policy,
@@ -249,26 +369,22 @@ pub fn after_expiry<'s>(
     if question.rerouted || !policy.rerouting || !snapshot.synced {
         return None;
     }
-    let (targets, gvr, is_local) = match snapshot.is_custom(gvr) {
-        true => (&snapshot.targets, None, true),
+    let (peers, draining, is_local) = match snapshot.is_custom(gvr) {
+        true => (Peers::any(&snapshot.targets), &snapshot.draining, true),
         false => {
-            let (gvr, holders) = snapshot.holders(gvr)?;
-            (&holders.targets, Some(gvr), holders.local)
+            let holders = snapshot.holders(gvr)?;
+            let peers = Peers::listing(holders, question.wanted);
+            (peers, &holders.1.draining, holders.1.local)
         }
     };
-    let others = match (gvr, question.version) {
-        (Some(gvr), Some(wanted)) => ServerChoice::Fitting(targets, gvr, wanted),
-        (gvr, _) => ServerChoice::Peers(targets, gvr),
+    let local = match is_local && local.initialized {
+        true => Local,
+        false => Nowhere,
     };
+    let order = [peers.with_history(since), ServerChoice::Peers(peers), local];
     Some(Decision {
-        row: Row::Resume,
-        to: ServerChoice::Historians(targets, gvr, since),
-        then: others,
-        finally: match is_local && local.initialized {
-            true => ServerChoice::Local,
-            false => ServerChoice::Nowhere,
-        },
-        no_such_resource: NoSuchResource::Doubt,
+        last: ServerChoice::Peers(peers.draining(draining)),
+        ..Decision::new(Row::Resume, order)
     })
 }
 

@@ -10,13 +10,13 @@ use crate::kube::gvr::{
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Instant, SystemTime};
 
 use hashbrown::HashMap;
 
 use crate::kube::version::KubernetesVersion;
 use crate::request::info::PathForm;
-use crate::routing::fit::Fit;
+use crate::routing::versions::VersionWindow;
 
 /// What is known of a server because of where it was found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -63,6 +63,8 @@ pub struct Server {
     pub history_start: Option<i64>,
     /// Its history is that of another etcd: no watch is resumed there.
     pub history_void: bool,
+    /// Not live any more, and its proxy is stopping: it serves watches that no target has the history of, and nothing else.
+    pub draining: bool,
     /// The fields below are current; otherwise they are the last known values.
     pub known: bool,
     /// What its apiserver serves itself; `None` if that was never known.
@@ -85,6 +87,7 @@ impl Server {
             version: None,
             history_start: None,
             history_void: false,
+            draining: false,
             known: true,
             served: None,
         }
@@ -134,6 +137,8 @@ pub struct Holders {
     pub local: bool,
     /// Peers that requests may be sent to: indices into [`Snapshot::servers`], by version, those without one first.
     pub targets: Vec<usize>,
+    /// Indices of [`Server::draining`]s.
+    pub draining: Vec<usize>,
     /// A known server that is not a target lists it.
     pub absent: bool,
     /// By the local apiserver's discovery, if that lists it.
@@ -169,6 +174,8 @@ pub struct Snapshot {
     pub servers: Vec<Server>,
     /// Indices of [`Server::target`]s.
     pub targets: Vec<usize>,
+    /// Indices of [`Server::draining`]s.
+    pub draining: Vec<usize>,
     /// The local apiserver's served set is known.
     pub local_known: bool,
     /// What the local apiserver's own record in etcd lists, as this process or the one before wrote it.
@@ -177,6 +184,10 @@ pub struct Snapshot {
     local_doubted: Arc<ServedSet>,
     /// The version that the local apiserver emulates, where known.
     pub local_version: Option<KubernetesVersion>,
+    /// Set while the versions of live servers differ.
+    pub window: Option<VersionWindow>,
+    /// When that began, as this proxy has seen it.
+    pub window_began: Option<SystemTime>,
     /// The local apiserver's run (its epoch) whose discovery was read last, and when the last read began.
     pub local_read: Option<(u64, Instant)>,
     /// The reads of servers without a proxy, by their addresses.
@@ -209,6 +220,7 @@ impl Snapshot {
         for class in classes(&servers) {
             let (targets, others): (Vec<usize>, Vec<usize>) =
                 class.iter().partition(|index| servers[**index].target);
+            let draining = others.iter().filter(|index| servers[**index].draining);
             let served = servers[class[0]].served.iter();
             for gvr in served.flat_map(|served| served.iter()) {
                 let known = match holders.get_mut(&gvr.borrow()) {
@@ -216,13 +228,18 @@ impl Snapshot {
                     None => holders.entry(Arc::new(gvr.clone())).or_default(),
                 };
                 known.targets.extend(&targets);
+                known.draining.extend(draining.clone());
                 known.absent |= !others.is_empty();
             }
         }
-        let targets = (0..servers.len()).filter(|index| servers[*index].target);
+        let those = |is: fn(&Server) -> bool| {
+            let indices = (0..servers.len()).filter(|index| is(&servers[*index]));
+            indices.collect()
+        };
         Self {
             synced,
-            targets: targets.collect(),
+            targets: those(|server| server.target),
+            draining: those(|server| server.draining),
             peer_unknown: servers.iter().any(|server| server.live && !server.known),
             local_known: local.is_some(),
             servers,
@@ -307,20 +324,13 @@ impl Snapshot {
         self.holders.get_key_value(&gvr)
     }
 
-    /// Those of `targets` ([`Holders::targets`]) that fit `wanted` better than the local apiserver does.
-    pub fn better_than_local<'s>(
-        &self,
-        targets: &'s [usize],
-        wanted: KubernetesVersion,
-    ) -> &'s [usize] {
-        let before = |version: KubernetesVersion| {
-            targets.partition_point(|index| self.servers[*index].version < Some(version))
-        };
-        let end = match Fit::of(self.local_version, wanted) {
-            Fit::AtLeast(local) => before(local),
-            Fit::Rest => targets.len(),
-        };
-        targets.get(before(wanted)..end).unwrap_or_default()
+    /// The targets that may serve `gvr`.
+    pub fn targets_of(&self, gvr: GvrRef<'_>) -> &[usize] {
+        match self.holders(gvr) {
+            Some((_, holders)) => &holders.targets,
+            None if self.is_custom(gvr) => &self.targets,
+            None => &[],
+        }
     }
 
     /// How many resources only the local apiserver lists, of all servers that requests may be sent to.

@@ -7,7 +7,6 @@ use std::any::Any;
 use std::fmt;
 use std::future::poll_fn;
 use std::net::{IpAddr, SocketAddr};
-use std::os::fd::AsRawFd;
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::Poll;
@@ -21,19 +20,21 @@ use pingora_core::protocols::l4::ext::TcpKeepalive;
 use pingora_core::protocols::l4::stream::Stream as TcpStream;
 use pingora_core::protocols::tls::server::handshake_with_callback;
 use pingora_core::protocols::tls::{TlsRef, TlsStream};
-use pingora_core::protocols::{ALPN, GetSocketDigest, SocketDigest, Ssl};
-use pingora_core::{ErrorType, OrErr};
+use pingora_core::protocols::{ALPN, Ssl};
+use pingora_core::{Error, ErrorType, OrErr};
 use tokio::net::TcpListener;
-use tokio::sync::{Mutex, watch};
+use tokio::sync::Mutex;
 
 use super::http2;
 use super::listener::ignore_newcomers;
 use super::metrics::ConnectionMetrics;
+use super::socket::ClientSocket;
 use crate::log_throttle::LogRateLimit;
 use crate::net::files;
-use crate::relay::client::{CountedStream, Downstream};
+use crate::relay::client::Downstream;
 use crate::relay::service::{HEADER_TIMEOUT, RelayService};
 use crate::relay::shared::Shared;
+use crate::relay::shutdown::ShutdownPhase;
 use crate::request::caller::ClientConnection;
 use crate::tls::serving::ServingTls;
 
@@ -45,32 +46,26 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// How long connections that have begun are accepted after listening has stopped: a handshake of TCP on a slow network.
 pub const LAST_HANDSHAKES: Duration = Duration::from_millis(200);
 
+/// Detects half-open connections. Watches may be silent for a long time.
+const KEEPALIVE: TcpKeepalive = TcpKeepalive {
+    idle: Duration::from_secs(15),
+    interval: Duration::from_secs(15),
+    count: 3,
+    user_timeout: Duration::ZERO,
+};
+
 /// This part of the limit for clients is added for peers.
 const PEERS_SHARE: usize = 8;
 
-/// What all serving threads get.
-#[derive(Clone)]
-pub(super) struct WorkerContext {
+/// Accepts the connections of one thread. Every connection holds it.
+pub(super) struct ConnectionAcceptor {
     pub shared: Arc<Shared>,
+    pub service: Arc<RelayService>,
     /// The current TLS configuration.
     pub tls: Arc<ArcSwap<ServingTls>>,
     pub metrics: Arc<ConnectionMetrics>,
     /// Most clients at the same time, of all threads.
     pub max_clients: usize,
-    /// Becomes true when connections are to be accepted.
-    pub start_listening: watch::Receiver<bool>,
-    /// Becomes true when connections are to end after their running requests.
-    pub closing: watch::Receiver<bool>,
-    /// Becomes true when no more connections are to be accepted.
-    pub stop_listening: watch::Receiver<bool>,
-    /// Becomes true when open connections are to be closed at once.
-    pub cut: watch::Receiver<bool>,
-}
-
-/// Accepts the connections of one thread. Every connection holds it.
-pub(super) struct ConnectionAcceptor {
-    pub context: WorkerContext,
-    pub service: Arc<RelayService>,
     /// Held during the expensive part of a handshake.
     pub handshake_lock: Mutex<()>,
 }
@@ -78,10 +73,9 @@ pub(super) struct ConnectionAcceptor {
 impl ConnectionAcceptor {
     /// Accepts until listening stops, and then those that have begun to connect.
     pub(super) async fn run(self: Arc<Self>, listener: TcpListener) {
-        let mut stop = self.context.stop_listening.clone();
         tokio::select! {
             biased;
-            () = becomes_true(&mut stop) => {}
+            () = self.shared.shutdown.reaches(ShutdownPhase::Ending) => {}
             () = self.accept_all(&listener) => {}
         }
         if let Err(error) = ignore_newcomers(&listener) {
@@ -95,11 +89,11 @@ impl ConnectionAcceptor {
         loop {
             match listener.accept().await {
                 Ok((tcp, from)) if self.has_room_for(&tcp, from.ip()) => {
-                    let open = Open::new(self.context.metrics.clone());
+                    let open = Open::new(self.metrics.clone());
                     tokio::spawn(self.clone().serve(tcp, from, open));
                 }
                 Ok(_) => {
-                    self.context.metrics.refused.inc();
+                    self.metrics.refused.inc();
                     warn_refused(&"as many are connected as may be");
                 }
                 Err(error) => {
@@ -112,8 +106,8 @@ impl ConnectionAcceptor {
     }
 
     fn has_room_for(&self, tcp: &tokio::net::TcpStream, from: IpAddr) -> bool {
-        let open = usize::try_from(self.context.metrics.open.get()).unwrap_or_default();
-        let most = self.context.max_clients;
+        let open = usize::try_from(self.metrics.open.get()).unwrap_or_default();
+        let most = self.max_clients;
         let room = open < most || (open < most + most / PEERS_SHARE && self.is_peers_address(from));
         room && files::is_for_requests(tcp)
     }
@@ -121,27 +115,26 @@ impl ConnectionAcceptor {
     /// Other clients at a peer's address are accepted, too: it is a host of the cluster.
     fn is_peers_address(&self, address: IpAddr) -> bool {
         let address = address.to_canonical();
-        let snapshot = self.context.shared.published.snapshot.load();
+        let snapshot = self.shared.published.snapshot.load();
         let mut servers = snapshot.servers.iter();
         servers.any(|server| server.live && server.endpoint.ip().to_canonical() == address)
     }
 
     /// `_open`: counts this connection.
     async fn serve(self: Arc<Self>, tcp: tokio::net::TcpStream, from: SocketAddr, _open: Open) {
-        let handshake = tokio::time::timeout(
-            HANDSHAKE_TIMEOUT,
-            Box::pin(self.handshake_in_turn(tcp, from)),
-        )
-        .await;
-        match handshake {
-            Ok(Ok(stream)) => self.serve_requests(stream).await,
-            Ok(Err(error)) => {
-                self.context.metrics.failed_handshakes.inc();
+        let handshake = Box::pin(async {
+            tcp.readable()
+                .await
+                .or_err(ErrorType::TLSHandshakeFailure, "waiting for its beginning")?;
+            in_turn(&self.handshake_lock, self.handshake(tcp, from)).await
+        });
+        let handshake = tokio::time::timeout(HANDSHAKE_TIMEOUT, handshake).await;
+        let timed_out = || Error::e_explain(ErrorType::TLSHandshakeTimedout, "it took too long");
+        match handshake.unwrap_or_else(|_| timed_out()) {
+            Ok(stream) => self.serve_requests(stream).await,
+            Err(error) => {
+                self.metrics.failed_handshakes.inc();
                 tracing::debug!(client = %from, %error, "TLS handshake failed");
-            }
-            Err(_) => {
-                self.context.metrics.failed_handshakes.inc();
-                tracing::debug!(client = %from, "TLS handshake took too long");
             }
         }
     }
@@ -154,13 +147,12 @@ impl ConnectionAcceptor {
             return;
         };
         let is_http2 = stream.selected_alpn_proto() == Some(ALPN::H2);
-        let unread = self.context.shared.limits.unread.clone();
-        let stream = CountedStream::new(stream, downstream.outflow.clone(), unread);
-        let closing = &self.context.closing;
+        let unread = self.shared.limits.unread.clone();
+        let socket = ClientSocket::new(stream, downstream.clone(), unread);
         let mut serving = pin!(async {
             match is_http2 {
-                true => http2::serve(&self.service, stream, &downstream, closing).await,
-                false => self.service.serve_http1(stream, tls, closing).await,
+                true => http2::serve(&self.service, socket, &downstream).await,
+                false => self.service.serve_http1(socket, tls).await,
             }
         });
         let first = tokio::time::timeout(HEADER_TIMEOUT, &mut serving).await;
@@ -169,48 +161,27 @@ impl ConnectionAcceptor {
         }
     }
 
-    async fn handshake_in_turn(
-        &self,
-        tcp: tokio::net::TcpStream,
-        from: SocketAddr,
-    ) -> pingora_core::Result<TlsStream<TcpStream>> {
-        tcp.readable()
-            .await
-            .or_err(ErrorType::TLSHandshakeFailure, "waiting for its beginning")?;
-        in_turn(&self.handshake_lock, self.handshake(tcp, from)).await
-    }
-
     async fn handshake(
         &self,
         tcp: tokio::net::TcpStream,
         from: SocketAddr,
     ) -> pingora_core::Result<TlsStream<TcpStream>> {
-        let digest = SocketDigest::from_raw_fd(tcp.as_raw_fd());
         let local = tcp.local_addr().ok().map(|address| address.ip());
         let mut tcp = TcpStream::from(tcp);
-        // An error means that the address is set already.
-        let _ = digest.peer_addr.set(Some(from.into()));
-        tcp.set_socket_digest(digest);
         tcp.set_nodelay()?;
-        tcp.set_keepalive(&keepalive())?;
-        let acceptor = Acceptor::from_server_config(self.context.tls.load().at(local).clone());
+        tcp.set_keepalive(&KEEPALIVE)?;
+        let acceptor = Acceptor::from_server_config(self.tls.load().at(local).clone());
         handshake_with_callback(&acceptor, tcp, &Handshake { from }).await
     }
-}
-
-/// Resolves when the value is true, or when its sender is gone.
-pub(super) async fn becomes_true(watched: &mut watch::Receiver<bool>) {
-    // The guard in the result must not be held.
-    let _ = watched.wait_for(|value| *value).await.is_ok();
 }
 
 /// Signing a handshake takes as long as many requests. Ready tasks run between two handshakes.
 pub async fn in_turn<T>(lock: &Mutex<()>, handshake: impl Future<Output = T>) -> T {
     let mut handshake = pin!(handshake);
-    let turn = lock.lock().await;
+    let guard = lock.lock().await;
     let begun = poll_fn(|context| Poll::Ready(handshake.as_mut().poll(context))).await;
     tokio::task::yield_now().await;
-    drop(turn);
+    drop(guard);
     match begun {
         Poll::Ready(done) => done,
         Poll::Pending => handshake.await,
@@ -239,16 +210,6 @@ impl Drop for Open {
     }
 }
 
-/// Detects half-open connections. Watches may be silent for a long time.
-fn keepalive() -> TcpKeepalive {
-    TcpKeepalive {
-        idle: Duration::from_secs(15),
-        interval: Duration::from_secs(15),
-        count: 3,
-        user_timeout: Duration::ZERO,
-    }
-}
-
 /// Attaches a [`Downstream`] to each connection.
 struct Handshake {
     from: SocketAddr,
@@ -260,12 +221,9 @@ impl TlsAccept for Handshake {
         &self,
         tls: &TlsRef,
     ) -> Option<Arc<dyn Any + Send + Sync>> {
-        let chain = tls
-            .peer_cert_chain_der()
-            .map(<[_]>::to_vec)
-            .unwrap_or_default();
-        let connection =
-            ClientConnection::new(self.from.ip().to_canonical(), rand::random(), chain);
+        let chain = tls.peer_cert_chain_der().unwrap_or_default().to_vec();
+        let address = self.from.ip().to_canonical();
+        let connection = ClientConnection::new(address, rand::random(), chain);
         // An `Arc` in the `Arc`: requests clone it while they use the session.
         Some(Arc::new(Arc::new(Downstream::new(connection))))
     }

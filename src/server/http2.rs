@@ -8,25 +8,23 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
-use h2::Reason;
-use h2::server::{Handshake, SendResponse};
+use h2::server::{Builder, Connection, SendResponse};
+use h2::{Reason, RecvStream};
 use http::header::{HOST, HeaderValue};
 use http::uri::PathAndQuery;
 use http::{Request, Response, StatusCode};
 use pingora_core::protocols::http::authority::{RawTargetAuthority, raw_target_authority};
-use pingora_core::server::ShutdownWatch;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::Notify;
 use tokio::task::unconstrained;
 use tokio::time::{Instant, sleep_until};
 
-use super::accept::becomes_true;
-use super::header_blocks::HeaderBlockWatch;
+use super::socket::ClientSocket;
 use crate::net::{WriteBatch, batched, lengths_agree};
-use crate::relay::client::{
-    ClientSession, ClientStream, Downstream, FIRST_REQUEST_TIMEOUT, IDLE_TIMEOUT,
-};
-use crate::relay::service::RelayService;
+use crate::relay::client::{ClientSession, ClientStream, Downstream, READ_HEADER, SEND_BUFFER};
+use crate::relay::service::{FIRST_REQUEST_TIMEOUT, IDLE_TIMEOUT, RelayService};
+use crate::relay::shutdown::ShutdownPhase;
+use crate::relay::upstream::STREAMS;
 
 /// Most malformed streams of a connection, as in pingora.
 const MOST_MALFORMED: usize = 32;
@@ -35,108 +33,210 @@ const GRACE: Duration = Duration::from_secs(1);
 /// A connection that ends is kept open for this long without requests, because the last answers may still be in flight.
 const LINGER: Duration = Duration::from_secs(10);
 
-/// Serves a connection to its end, and writes its answers in batches. After `closing` it ends, too, but streams that
-/// arrive before the end are served. One that comes after `closing` ends with the answer to its first request.
+/// As kube-apiserver.
+const MAX_STREAMS: u32 = 250;
+/// All users of a peer share a few connections. A watch that waits for a stream would look like a watch that hangs.
+const PEERS_STREAMS: u32 = 1000;
+/// Bytes of a request's body that may wait here, as in kube-apiserver; and of all bodies of one connection. Fewer than
+/// 64 stalled uploads do not delay other requests of the connection; on a peer's, as many as it sends on one.
+const STREAM_WINDOW: u32 = 256 << 10;
+const CONNECTION_WINDOW: u32 = 64 * STREAM_WINDOW;
+const PEERS_WINDOW: u32 = STREAMS * STREAM_WINDOW;
+/// Most streams that were reset before they were accepted; HTTP/2 closes a connection with more. All users of a peer
+/// share a few connections.
+const RESET_STREAMS: usize = 256;
+
+/// Serves a connection to its end, and writes its answers in batches. Once the proxy drains it ends, too, but streams that
+/// arrive before the end are served. One without a request when the drain begins, or that comes later, ends with the answer
+/// to its first request.
 pub async fn serve(
     service: &Arc<RelayService>,
-    stream: impl AsyncRead + AsyncWrite + Unpin,
+    mut socket: ClientSocket<impl AsyncRead + AsyncWrite + Unpin>,
     downstream: &Arc<Downstream>,
-    closing: &ShutdownWatch,
 ) {
     let of_a_peer = service.is_peer(downstream);
-    let stream = HeaderBlockWatch::new(stream, of_a_peer, downstream.clone());
-    let (stream, flush) = batched(stream);
-    let handshake = service.http2_options(of_a_peer).handshake(stream);
-    // Pinned here, or the future would have room for it twice.
-    let serving = pin!(serve_requests(service, handshake, downstream, closing));
-    flush.run(serving).await;
-}
-
-async fn serve_requests(
-    service: &Arc<RelayService>,
-    handshake: Handshake<WriteBatch<impl AsyncRead + AsyncWrite + Unpin>, Bytes>,
-    downstream: &Arc<Downstream>,
-    closing: &ShutdownWatch,
-) {
-    let mut connection = match handshake.await {
+    socket.watch_frames(of_a_peer);
+    let (stream, flush) = batched(socket);
+    let handshake = options(of_a_peer).handshake(stream);
+    let mut connection = match flush.run(handshake).await {
         Ok(connection) => connection,
         Err(error) => return tracing::debug!(%error, "no HTTP/2 after the TLS handshake"),
     };
-    let running = Arc::new(Running::default());
-    let mut malformed = 0;
-    let comes_late = *closing.borrow();
-    let (mut closing, shutdown) = (closing.clone(), closing.clone());
-    let mut going = comes_late;
-    // Set when this connection is to end, not when the proxy stops.
-    let mut ended: Option<Instant> = None;
+    let requests = Requests {
+        service,
+        downstream,
+        running: Arc::default(),
+        malformed: 0,
+    };
+    // Lent and pinned here, or the future would have room for them twice.
+    let serving = pin!(serve_requests(&mut connection, requests));
+    flush.run(serving).await;
+}
+
+/// The HTTP/2 settings of a client's connection.
+fn options(of_a_peer: bool) -> Builder {
+    let mut options = Builder::new();
+    let (streams, window) = match of_a_peer {
+        true => (PEERS_STREAMS, PEERS_WINDOW),
+        false => (MAX_STREAMS, CONNECTION_WINDOW),
+    };
+    options.max_concurrent_streams(streams);
+    options.max_header_list_size(READ_HEADER);
+    options.max_pending_accept_reset_streams(RESET_STREAMS);
+    options.initial_window_size(STREAM_WINDOW);
+    options.initial_connection_window_size(window);
+    options.max_send_buffer_size(SEND_BUFFER);
+    options
+}
+
+async fn serve_requests(
+    connection: &mut Connection<WriteBatch<impl AsyncRead + AsyncWrite + Unpin>, Bytes>,
+    mut requests: Requests<'_>,
+) {
+    let (shutdown, downstream) = (requests.service.shutdown(), requests.downstream);
+    let running = requests.running.clone();
+    let mut lifetime = Lifetime::new(shutdown.is_draining());
     // These wait for longer than one request, because to begin to wait takes more than to go on. Unconstrained, because
     // they are polled after a client's frames, which may have taken all that tokio lets a task do at a time.
     let mut ending = pin!(downstream.ended());
-    let mut stopping = pin!(unconstrained(becomes_true(&mut closing)));
-    let first = if comes_late {
-        FIRST_REQUEST_TIMEOUT
-    } else {
-        IDLE_TIMEOUT
-    };
-    let mut idle = pin!(running.idle_for(first));
+    let mut stopping = pin!(unconstrained(shutdown.reaches(ShutdownPhase::Draining)));
+    let mut idle = pin!(running.idle_for(lifetime.idle_time));
     loop {
         // Not left to the futures below: a client that never pauses may keep the first of them ready.
-        if ended.is_none() && downstream.is_ending() {
-            ended = Some(Instant::now() + GRACE);
-            idle.set(running.idle_for(LINGER));
-            connection.graceful_shutdown();
-        }
-        if !going && !matches!(shutdown.has_changed(), Ok(false)) {
-            going = true;
-            connection.graceful_shutdown();
+        let changed = lifetime.update(downstream.is_ending(), shutdown.is_draining(), connection);
+        if changed {
+            idle.set(running.idle_for(lifetime.idle_time));
         }
         let accepted = tokio::select! {
             biased;
             accepted = connection.accept() => accepted,
-            () = &mut ending, if ended.is_none() => continue,
-            () = &mut stopping, if !going => continue,
+            () = &mut ending, if lifetime.ended.is_none() => continue,
+            () = &mut stopping, if !lifetime.draining => continue,
             () = &mut idle => {
-                if going || ended.is_some() {
+                if lifetime.ended.is_some() {
                     return;
                 }
                 // A client that is about to ask learns that its request was not processed.
-                ended = Some(Instant::now() + GRACE);
+                lifetime.end(connection);
                 idle.set(running.idle_for(GRACE));
-                connection.graceful_shutdown();
                 continue;
             }
         };
-        let (request, mut respond) = match accepted {
+        let (request, respond) = match accepted {
             Some(Ok(accepted)) => accepted,
             Some(Err(error)) => return tracing::debug!(%error, "connection ended"),
             None => return,
         };
-        if let Err(malformed_request) = check(&request) {
-            malformed_request.refuse(&mut respond);
-            malformed += 1;
-            if malformed >= MOST_MALFORMED {
-                return tracing::debug!("too many streams that are no requests");
-            }
-            continue;
+        let was_idle = running.are_none();
+        if !requests.begin(request, respond, lifetime.is_late()) {
+            return;
         }
-        if ended.is_some_and(|until| Instant::now() > until) {
+        lifetime.asked = true;
+        // What was no request leaves the time without one as it is.
+        if was_idle && !running.are_none() {
+            idle.set(running.idle_for(lifetime.idle_time));
+        }
+    }
+}
+
+/// When a connection ends.
+struct Lifetime {
+    /// The proxy drains, and this connection knows.
+    draining: bool,
+    /// Set when this connection is to end, not when the proxy stops: when later streams are refused.
+    ended: Option<Instant>,
+    /// A first request has come.
+    asked: bool,
+    /// How long it stays open without requests.
+    idle_time: Duration,
+}
+
+impl Lifetime {
+    fn new(draining: bool) -> Self {
+        Self {
+            draining,
+            ended: None,
+            asked: false,
+            idle_time: if draining {
+                FIRST_REQUEST_TIMEOUT
+            } else {
+                IDLE_TIMEOUT
+            },
+        }
+    }
+
+    /// Follows what was decided about the connection and the proxy. `true`: the idle time begins anew.
+    fn update<T>(
+        &mut self,
+        is_ending: bool,
+        is_draining: bool,
+        connection: &mut Connection<T, Bytes>,
+    ) -> bool
+    where
+        T: AsyncRead + AsyncWrite + Unpin,
+    {
+        let ends = self.ended.is_none() && is_ending;
+        if ends {
+            self.end(connection);
+        }
+        let drains = !self.draining && is_draining;
+        self.draining = is_draining;
+        if drains && self.asked {
+            connection.graceful_shutdown();
+        } else if drains {
+            // Many clients fail if GOAWAY comes before their first request. The connection ends with its answer.
+            self.idle_time = FIRST_REQUEST_TIMEOUT;
+        }
+        ends || (drains && !self.asked)
+    }
+
+    fn end<T: AsyncRead + AsyncWrite + Unpin>(&mut self, connection: &mut Connection<T, Bytes>) {
+        self.ended = Some(Instant::now() + GRACE);
+        self.idle_time = LINGER;
+        connection.graceful_shutdown();
+    }
+
+    /// Its client knows that it ends.
+    fn is_late(&self) -> bool {
+        self.ended.is_some_and(|until| Instant::now() > until)
+    }
+}
+
+/// The requests of a connection.
+struct Requests<'a> {
+    service: &'a Arc<RelayService>,
+    downstream: &'a Arc<Downstream>,
+    running: Arc<Running>,
+    /// Streams that were no requests.
+    malformed: usize,
+}
+
+impl Requests<'_> {
+    /// Begins a request; `is_late`: its client knows that the connection ends. `false`: the connection is to be closed.
+    fn begin(
+        &mut self,
+        request: Request<RecvStream>,
+        mut respond: SendResponse<Bytes>,
+        is_late: bool,
+    ) -> bool {
+        if let Err(malformed) = check(&request) {
+            malformed.refuse(&mut respond);
+            self.malformed += 1;
+            return self.malformed < MOST_MALFORMED;
+        }
+        if is_late {
             respond.send_reset(Reason::REFUSED_STREAM);
-            if running.are_none() {
-                return;
-            }
-            continue;
+            return !self.running.are_none();
         }
-        downstream.accepted.fetch_add(1, Ordering::Relaxed);
-        let stream = ClientStream::new(request, respond, downstream.clone());
+        self.downstream.accepted.fetch_add(1, Ordering::Relaxed);
+        let stream = ClientStream::new(request, respond, self.downstream.clone());
         let session = ClientSession::H2(Box::new(stream));
-        if running.are_none() {
-            idle.set(running.idle_for(if ended.is_some() { LINGER } else { first }));
-        }
-        let (service, running) = (service.clone(), running.clone().begin());
+        let (service, running) = (self.service.clone(), self.running.clone().begin());
         tokio::spawn(async move {
             service.process_stream(session).await;
             drop(running);
         });
+        true
     }
 }
 

@@ -2,11 +2,11 @@
 //! upstream connections. No work is stolen, and shared state is only read.
 
 pub mod accept;
-mod header_blocks;
 pub mod http2;
 pub mod listener;
 pub mod metrics;
 pub mod rotate;
+pub mod socket;
 mod start;
 
 pub use self::start::{ServingThreads, start};

@@ -2,12 +2,11 @@
 //! them from the next request on, also on open connections. Long-running requests that depend on removed certificates
 //! end one after the other ([`crate::relay::watch`]).
 //!
-//! The only writer of the TLS port's configuration, the judge, the credentials and etcd's TLS options.
+//! The only writer of the TLS port's configuration, the authenticator of clients, the credentials and etcd's TLS options.
 
-use crate::tls::metrics::CertificateMetrics;
 use std::sync::Arc;
 
-use arc_swap::ArcSwap;
+use arc_swap::{ArcSwap, ArcSwapOption};
 use etcd_client::TlsOptions;
 use tokio::task::JoinSet;
 
@@ -15,40 +14,40 @@ use crate::cluster::connector::{self, EtcdTls};
 use crate::config::Config;
 use crate::relay::shared::Shared;
 use crate::request::caller::Authenticator;
-use crate::tls::credentials::Credentials;
+use crate::tls::credentials::{Credentials, Current};
 use crate::tls::error::TlsError;
 use crate::tls::files::{FileSnapshot, TlsFile};
+use crate::tls::metrics::CertificateMetrics;
 use crate::tls::rotation::Rotation;
 use crate::tls::serving::ServingTls;
 use crate::tls::verify::ClientCas;
 
 type Server = (ServingTls, ClientCas);
 
-/// The contents of all certificate files at the start.
-pub struct InitialCertificates {
+/// What is made of the certificate files, and made again when they change.
+#[derive(Clone)]
+pub struct Certificates {
     /// The TLS port's configuration.
-    pub server: ServingTls,
-    /// Client CAs.
-    pub cas: ClientCas,
+    pub server: Arc<ArcSwap<ServingTls>>,
     /// Credentials of connections to apiservers.
-    pub credentials: Credentials,
+    pub credentials: Current,
     /// TLS options of connections to etcd.
-    pub etcd: Option<TlsOptions>,
+    pub etcd: EtcdTls,
 }
 
 /// All certificate files, grouped by use.
 pub struct Rotations {
+    certificates: Certificates,
     serving: Rotation<Server>,
     upstream: Rotation<Credentials>,
     etcd: Rotation<Option<TlsOptions>>,
 }
 
-/// Reads all files that `config` names.
-pub fn begin(config: &Config) -> Result<(InitialCertificates, Rotations), TlsError> {
+/// Reads all files that `config` names. Also the client CAs.
+pub fn begin(config: &Config) -> Result<(Certificates, ClientCas, Rotations), TlsError> {
     let serving = config.serving.clone();
     let make = move |reading: &FileSnapshot<'_>| ServingTls::read(&serving, reading);
     let ((server, cas), serving) = Rotation::begin("serving", serving_files(config), make)?;
-    warn(&server);
     let whole = config.clone();
     let make = move |reading: &FileSnapshot<'_>| Credentials::read(&whole, reading);
     let (credentials, upstream) = Rotation::begin("upstream", upstream_files(config), make)?;
@@ -56,18 +55,18 @@ pub fn begin(config: &Config) -> Result<(InitialCertificates, Rotations), TlsErr
     let make = move |reading: &FileSnapshot<'_>| connector::tls_options(&etcd, reading);
     let files = connector::files(&config.etcd);
     let (options, etcd) = Rotation::begin("etcd", files, make)?;
-    let initial = InitialCertificates {
-        server,
-        cas,
-        credentials,
-        etcd: options,
+    let certificates = Certificates {
+        server: Arc::new(ArcSwap::from_pointee(server)),
+        credentials: Arc::new(ArcSwap::from_pointee(credentials)),
+        etcd: Arc::new(ArcSwapOption::from_pointee(options)),
     };
     let rotations = Rotations {
+        certificates: certificates.clone(),
         serving,
         upstream,
         etcd,
     };
-    Ok((initial, rotations))
+    Ok((certificates, cas, rotations))
 }
 
 impl Rotations {
@@ -76,43 +75,31 @@ impl Rotations {
         self,
         shared: &Arc<Shared>,
         metrics: &Arc<CertificateMetrics>,
-        tls: &Arc<ArcSwap<ServingTls>>,
-        etcd: &EtcdTls,
         control: &mut JoinSet<()>,
     ) {
-        let (owner, tls) = (shared.clone(), tls.clone());
-        let serve = move |new| serve(&owner, &tls, new);
+        let Certificates {
+            server,
+            credentials,
+            etcd,
+        } = self.certificates;
+        let owner = shared.clone();
+        let serve = move |new| serve(&owner, &server, new);
         control.spawn(self.serving.run(metrics.clone(), serve));
         let owner = shared.clone();
         let connect = move |new| {
-            owner.credentials.store(Arc::new(new));
+            credentials.store(Arc::new(new));
             owner.local.trust_outdated.notify_one();
             owner.callers.revalidations.send_replace(());
         };
         control.spawn(self.upstream.run(metrics.clone(), connect));
-        let etcd = etcd.clone();
         let follow = move |new: Option<_>| etcd.store(new.map(Arc::new));
         control.spawn(self.etcd.run(metrics.clone(), follow));
     }
 }
 
-/// What the TLS port would use.
-pub fn serving_tls(config: &Config) -> Result<ServingTls, TlsError> {
-    let files = serving_files(config);
-    let read = ServingTls::read(&config.serving, &FileSnapshot::read(&files));
-    read.map(|(server, _)| server)
-}
-
-fn warn(server: &ServingTls) {
-    if let Some(warning) = server.warning() {
-        tracing::warn!("{warning}");
-    }
-}
-
 fn serve(shared: &Shared, tls: &ArcSwap<ServingTls>, (server, cas): Server) {
-    warn(&server);
-    let before = shared.callers.judge.load();
-    shared.callers.judge.store(Arc::new(Authenticator {
+    let before = shared.callers.authenticator.load();
+    shared.callers.authenticator.store(Arc::new(Authenticator {
         generation: before.generation + 1,
         cas,
         allowed_names: before.allowed_names.clone(),
@@ -131,10 +118,10 @@ pub fn files(config: &Config) -> Vec<TlsFile> {
 fn serving_files(config: &Config) -> Vec<TlsFile> {
     let serving = &config.serving;
     let mut files = vec![
-        TlsFile::certificates("serving.certFile", &serving.tls.cert_file),
-        TlsFile::key("serving.keyFile", &serving.tls.key_file),
-        TlsFile::certificates("serving.clientCAFile", &serving.client_ca_file),
-        TlsFile::certificates(
+        TlsFile::new("serving.certFile", &serving.tls.cert_file),
+        TlsFile::new("serving.keyFile", &serving.tls.key_file),
+        TlsFile::new("serving.clientCAFile", &serving.client_ca_file),
+        TlsFile::new(
             "serving.requestHeaderClientCAFile",
             &serving.request_header_client_ca_file,
         ),
@@ -142,8 +129,8 @@ fn serving_files(config: &Config) -> Vec<TlsFile> {
     for (index, certificate) in serving.sni_certificates.iter().enumerate() {
         let key = |name| format!("serving.sniCertificates[{index}].{name}");
         let pair = &certificate.pair;
-        files.push(TlsFile::certificates(key("certFile"), &pair.cert_file));
-        files.push(TlsFile::key(key("keyFile"), &pair.key_file));
+        files.push(TlsFile::new(key("certFile"), &pair.cert_file));
+        files.push(TlsFile::new(key("keyFile"), &pair.key_file));
     }
     files
 }
@@ -152,9 +139,9 @@ fn upstream_files(config: &Config) -> Vec<TlsFile> {
     let server = &config.api_server;
     let pair = &server.proxy_client;
     vec![
-        TlsFile::certificates("apiServer.proxyClientCertFile", &pair.cert_file),
-        TlsFile::key("apiServer.proxyClientKeyFile", &pair.key_file),
-        TlsFile::certificates("apiServer.caFile", &server.ca_file),
-        TlsFile::certificates("peer.caFile", &config.peer.ca_file),
+        TlsFile::new("apiServer.proxyClientCertFile", &pair.cert_file),
+        TlsFile::new("apiServer.proxyClientKeyFile", &pair.key_file),
+        TlsFile::new("apiServer.caFile", &server.ca_file),
+        TlsFile::new("peer.caFile", &config.peer.ca_file),
     ]
 }

@@ -10,7 +10,7 @@ use arc_swap::ArcSwap;
 use tokio::sync::{Mutex, watch};
 use tokio::time::Instant;
 
-use super::accept::{ConnectionAcceptor, LAST_HANDSHAKES, WorkerContext, becomes_true};
+use super::accept::{ConnectionAcceptor, LAST_HANDSHAKES};
 use super::listener::listen;
 use super::metrics::ConnectionMetrics;
 use crate::net::files;
@@ -23,28 +23,20 @@ const INTERVAL: Duration = Duration::from_millis(20);
 
 /// The serving threads and what stops them.
 pub struct ServingThreads {
-    closing: watch::Sender<bool>,
-    stop_listening: watch::Sender<bool>,
     cut: watch::Sender<bool>,
     metrics: Arc<ConnectionMetrics>,
     workers: Vec<JoinHandle<()>>,
 }
 
 impl ServingThreads {
-    /// Each connection ends, after its running requests; one that comes from now on after its first request.
-    pub fn drain(&self) {
-        self.closing.send_replace(true);
-    }
-
     /// Client connections that are open.
     pub fn connections(&self) -> i64 {
         self.metrics.open.get()
     }
 
-    /// Accepts no more connections, waits for the end of those that are open, at most until `deadline`, and ends the
-    /// threads.
+    /// Waits for the end of the connections that are open, at most until `deadline`, and ends the threads. No more are
+    /// accepted.
     pub async fn stop(self, deadline: Instant) {
-        self.stop_listening.send_replace(true);
         // Until then connections may still be accepted.
         tokio::time::sleep(LAST_HANDSHAKES + INTERVAL).await;
         while self.connections() > 0 {
@@ -72,68 +64,56 @@ pub fn start(
     tls: Arc<ArcSwap<ServingTls>>,
     metrics: ConnectionMetrics,
 ) -> io::Result<ServingThreads> {
-    let (closing, closes) = watch::channel(false);
-    let (stop_listening, stops_listening) = watch::channel(false);
     let (cut, cuts) = watch::channel(false);
     let metrics = Arc::new(metrics);
-    let context = WorkerContext {
-        shared: shared.clone(),
-        tls,
-        closing: closes,
-        start_listening,
-        stop_listening: stops_listening,
-        cut: cuts,
-        max_clients: files::for_clients(),
-        metrics: metrics.clone(),
+    let serve = |(index, listeners): (usize, Vec<TcpListener>)| {
+        let acceptor = Arc::new(ConnectionAcceptor {
+            shared: shared.clone(),
+            service: Arc::new(RelayService::new(shared.clone())),
+            tls: tls.clone(),
+            metrics: metrics.clone(),
+            max_clients: files::for_clients(),
+            handshake_lock: Mutex::default(),
+        });
+        let accepting = accept(acceptor, listeners, start_listening.clone());
+        let mut cut = cuts.clone();
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()?;
+        let serving = async move {
+            tokio::spawn(accepting);
+            becomes_true(&mut cut).await;
+        };
+        std::thread::Builder::new()
+            .name(format!("serve-{index}"))
+            .spawn(move || runtime.block_on(serving))
     };
-    let workers = listeners
-        .into_iter()
-        .enumerate()
-        .map(|(index, listeners)| serve(index, listeners, context.clone()))
-        .collect::<Result<_, _>>()?;
+    let workers = listeners.into_iter().enumerate().map(serve);
     Ok(ServingThreads {
-        closing,
-        stop_listening,
+        workers: workers.collect::<Result<_, _>>()?,
         cut,
         metrics,
-        workers,
     })
 }
 
-/// Starts a thread that serves `listeners` until `cut` is true.
-fn serve(
-    index: usize,
+/// Accepts on all listeners of a thread, once `start` is true.
+async fn accept(
+    acceptor: Arc<ConnectionAcceptor>,
     listeners: Vec<TcpListener>,
-    mut context: WorkerContext,
-) -> io::Result<JoinHandle<()>> {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()?;
-    let mut cut = context.cut.clone();
-    let serving = async move {
-        let accepting = async move {
-            becomes_true(&mut context.start_listening).await;
-            let acceptor = Arc::new(ConnectionAcceptor {
-                service: Arc::new(RelayService::new(context.shared.clone())),
-                context,
-                handshake_lock: Mutex::default(),
-            });
-            for listener in listeners {
-                match begin(listener) {
-                    Ok(listener) => drop(tokio::spawn(acceptor.clone().run(listener))),
-                    Err(error) => tracing::error!(%error, "listener cannot be used"),
-                }
-            }
-        };
-        tokio::spawn(accepting);
-        becomes_true(&mut cut).await;
-    };
-    std::thread::Builder::new()
-        .name(format!("serve-{index}"))
-        .spawn(move || runtime.block_on(serving))
+    mut start: watch::Receiver<bool>,
+) {
+    becomes_true(&mut start).await;
+    for listener in listeners {
+        let listening = listen(&listener).and_then(|()| listener.try_into());
+        match listening {
+            Ok(listener) => drop(tokio::spawn(acceptor.clone().run(listener))),
+            Err(error) => tracing::error!(%error, "listener cannot be used"),
+        }
+    }
 }
 
-fn begin(socket: TcpListener) -> io::Result<tokio::net::TcpListener> {
-    listen(&socket)?;
-    tokio::net::TcpListener::from_std(socket)
+/// Resolves when the value is true, or when its sender is gone.
+async fn becomes_true(watched: &mut watch::Receiver<bool>) {
+    // The guard in the result must not be held.
+    let _ = watched.wait_for(|value| *value).await.is_ok();
 }

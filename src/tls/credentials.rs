@@ -7,14 +7,13 @@ use std::path::Path;
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
-use rustls::ClientConfig;
 use rustls::pki_types::CertificateDer;
+use rustls::{ClientConfig, RootCertStore};
 
 use super::error::TlsError;
 use super::files::FileSnapshot;
 use super::store;
 use crate::config::{Config, KeyPair};
-use crate::x509::pem::{self, Authority};
 
 /// The credentials in use now.
 pub type Current = Arc<ArcSwap<Credentials>>;
@@ -33,7 +32,7 @@ pub struct Trust {
     /// Presents no certificate.
     pub without: Arc<ClientConfig>,
     certificate: Option<CertificateDer<'static>>,
-    authorities: Vec<Authority>,
+    roots: Arc<RootCertStore>,
 }
 
 impl Credentials {
@@ -55,21 +54,21 @@ impl Trust {
         identity: &KeyPair,
         reading: &FileSnapshot<'_>,
     ) -> Result<Self, TlsError> {
-        let cas = reading.authorities(ca_file)?;
-        let (chain, key) = reading.pair(identity)?;
+        let roots = Arc::new(reading.roots(ca_file)?);
+        let pair = reading.certified_key(identity)?;
         Ok(Self {
-            certificate: chain.first().cloned(),
-            with_certificate: Arc::new(store::client(&cas, Some((chain, key)))?),
-            without: Arc::new(store::client(&cas, None)?),
-            authorities: cas.iter().filter_map(pem::authority).collect(),
+            certificate: pair.cert.first().cloned(),
+            with_certificate: Arc::new(store::client(roots.clone(), Some(pair))?),
+            without: Arc::new(store::client(roots.clone(), None)?),
+            roots,
         })
     }
 
     /// Whether connections made with `former` would be made with this as well: no CA was removed and, if `presented`, the
     /// client certificate is the same.
     pub fn covers(&self, former: &Self, presented: bool) -> bool {
-        let kept = |authority| self.authorities.contains(authority);
-        former.authorities.iter().all(kept)
+        let kept = |authority| self.roots.roots.contains(authority);
+        former.roots.roots.iter().all(kept)
             && (!presented || former.certificate == self.certificate)
     }
 }

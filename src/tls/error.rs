@@ -1,7 +1,6 @@
 //! Why certificate files cannot be used.
 
 use crate::config::SHARED_AUTHORITY;
-use crate::x509::UnparsableCertificate;
 use crate::x509::pem::PemError;
 
 /// A certificate, key or CA file that cannot be used.
@@ -13,9 +12,6 @@ pub enum TlsError {
     /// Users and peers share a CA: any user's certificate would be a peer's.
     #[error("serving.requestHeaderClientCAFile {SHARED_AUTHORITY}")]
     Shared,
-    /// A client CA bundle without a usable certificate.
-    #[error(transparent)]
-    Cas(#[from] UnparsableCertificate),
     /// Key and certificate do not fit, or rustls refuses them.
     #[error("certificate and key cannot be used")]
     Rustls(#[from] rustls::Error),

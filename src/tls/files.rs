@@ -5,14 +5,16 @@
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
-use std::hash::{DefaultHasher, Hasher};
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
 
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::RootCertStore;
+use rustls::pki_types::CertificateDer;
 use rustls::sign::CertifiedKey;
 
 use super::error::TlsError;
 use crate::config::KeyPair;
+use crate::x509::Roots;
 use crate::x509::pem::{self, PemError};
 
 /// The path of a key of the configuration, such as `serving.certFile`.
@@ -23,32 +25,19 @@ pub type Key = Cow<'static, str>;
 pub struct TlsFile {
     pub key: Key,
     pub path: PathBuf,
-    pub content: FileContent,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum FileContent {
-    /// A chain or a CA bundle.
-    Certificates,
-    /// A private key.
-    Key,
 }
 
 impl TlsFile {
-    pub fn certificates(key: impl Into<Key>, path: &Path) -> Self {
+    pub fn new(key: impl Into<Key>, path: &Path) -> Self {
         Self {
             key: key.into(),
             path: path.to_owned(),
-            content: FileContent::Certificates,
         }
     }
 
-    pub fn key(key: impl Into<Key>, path: &Path) -> Self {
-        Self {
-            key: key.into(),
-            path: path.to_owned(),
-            content: FileContent::Key,
-        }
+    /// Whether it is named for its key: certificates beside that are not used.
+    pub fn is_key(&self) -> bool {
+        self.key.to_ascii_lowercase().ends_with("keyfile")
     }
 }
 
@@ -57,9 +46,6 @@ pub struct FileSnapshot<'f> {
     files: &'f [TlsFile],
     contents: BTreeMap<&'f Path, Result<Vec<u8>, PemError>>,
 }
-
-/// A chain, leaf first, and the key of the leaf.
-pub type ChainAndKey = (Vec<CertificateDer<'static>>, PrivateKeyDer<'static>);
 
 impl<'f> FileSnapshot<'f> {
     /// Reads the files; one that two keys name only once.
@@ -75,17 +61,7 @@ impl<'f> FileSnapshot<'f> {
     /// Hash of all contents; a file that cannot be read counts with its error.
     pub fn fingerprint(&self) -> u64 {
         let mut hasher = DefaultHasher::new();
-        for content in self.contents.values() {
-            let mut write = |bytes: &[u8]| {
-                hasher.write_usize(bytes.len());
-                hasher.write(bytes);
-            };
-            match content {
-                Ok(bytes) => write(bytes),
-                Err(error) => write(error.to_string().as_bytes()),
-            }
-            hasher.write_u8(content.is_ok().into());
-        }
+        self.contents.hash(&mut hasher);
         hasher.finish()
     }
 
@@ -94,38 +70,24 @@ impl<'f> FileSnapshot<'f> {
         self.parse(path, pem::parse_certs)
     }
 
-    /// The CAs of a file that client certificates are verified against; all of them are usable.
-    pub fn client_authorities(
-        &self,
-        path: &Path,
-    ) -> Result<Vec<CertificateDer<'static>>, TlsError> {
-        let certificates = self.certificates(path)?;
-        pem::client_roots(&certificates).map_err(|source| file_error(path, source))?;
-        Ok(certificates)
+    /// The CAs of a file that client certificates are verified against.
+    pub fn client_roots(&self, path: &Path) -> Result<Roots, TlsError> {
+        self.parse(path, |text| pem::client_roots(&pem::parse_certs(text)?))
     }
 
-    /// The CAs of a file that server certificates are verified against; all of them are usable.
-    pub fn authorities(&self, path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
-        let certificates = self.certificates(path)?;
-        pem::roots(&certificates).map_err(|source| file_error(path, source))?;
-        Ok(certificates)
-    }
-
-    /// A certificate chain and its key; they match.
-    pub fn pair(&self, pair: &KeyPair) -> Result<ChainAndKey, TlsError> {
-        let chain = self.certified_key(pair)?.cert;
-        let key = self.parse(&pair.key_file, pem::parse_key)?;
-        Ok((chain, key))
+    /// The CAs of a file that server certificates are verified against.
+    pub fn roots(&self, path: &Path) -> Result<RootCertStore, TlsError> {
+        self.parse(path, |text| pem::roots(&pem::parse_certs(text)?))
     }
 
     /// A certificate chain and its key, ready for use.
     pub fn certified_key(&self, pair: &KeyPair) -> Result<CertifiedKey, TlsError> {
         let chain = self.certificates(&pair.cert_file)?;
         pem::check_chain(&chain).map_err(|source| file_error(&pair.cert_file, source))?;
-        let key = self.parse(&pair.key_file, pem::parse_key)?;
-        pem::signing_key(&key)
-            .and_then(|signer| pem::certified_key(chain, signer))
-            .map_err(|source| file_error(&pair.key_file, source))
+        self.parse(&pair.key_file, |text| {
+            let signer = pem::signing_key(&pem::parse_key(text)?)?;
+            pem::certified_key(chain, signer)
+        })
     }
 
     /// The raw contents of a file.
@@ -139,10 +101,8 @@ impl<'f> FileSnapshot<'f> {
 
     /// When the first certificate of each file of certificates expires, in Unix seconds.
     pub fn expirations(&self) -> impl Iterator<Item = (Key, i64)> {
-        self.files.iter().filter_map(|file| {
-            if file.content == FileContent::Key {
-                return None;
-            }
+        let files = self.files.iter().filter(|file| !file.is_key());
+        files.filter_map(|file| {
             let certificates = self.certificates(&file.path).ok()?;
             let ends = certificates.iter().filter_map(|certificate| {
                 let certificate = pem::parsed(certificate)?;

@@ -1,89 +1,64 @@
 //! Metrics of certificate files. Written by [`crate::tls::rotation`], read by the status page too.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Mutex, PoisonError};
-
-use prometheus::{IntCounterVec, IntGaugeVec, Registry};
+use prometheus::core::Collector as _;
+use prometheus::{IntCounterVec, IntGaugeVec};
 use time::OffsetDateTime;
 
 use super::files::Key;
 use crate::metrics::metrics;
 
 metrics! {
+    /// State of the certificate files that the configuration names.
     #[derive(Debug)]
-    struct CertificateSeries {
-        /// Times that new certificate files were put into use, by what they are for.
+    pub struct CertificateMetrics {
+        /// Times that new certificate files were put into use.
         loaded: IntCounterVec = counter_vec("kube_interop_proxy_certificates_loaded_total", &["files"]),
-        /// 1 while new certificate files cannot be used, and those before stay in use, by what they are for.
+        /// 1 while new certificate files cannot be used, and those before stay in use.
         broken: IntGaugeVec = gauge_vec("kube_interop_proxy_certificates_broken", &["files"]),
-        /// When the first certificate in use of a file expires, in Unix time; by the configuration's key.
+        /// When the first certificate in use of a file expires, in Unix time.
         expiration: IntGaugeVec =
             gauge_vec("kube_interop_proxy_certificate_expiration_timestamp_seconds", &["file"]),
     }
 }
 
-/// State of the certificate files that the configuration names.
-#[derive(Debug)]
-pub struct CertificateMetrics {
-    series: CertificateSeries,
-    files: Mutex<CertificateFiles>,
-}
-
-/// State of the certificate files for the status document.
-#[derive(Debug, Clone, Default)]
-pub struct CertificateFiles {
-    /// Groups whose new files cannot be used.
-    pub broken: BTreeSet<&'static str>,
-    /// Unix time in seconds, by configuration key.
-    pub expirations: BTreeMap<Key, i64>,
-}
-
 impl CertificateMetrics {
-    pub fn new(registry: &Registry) -> prometheus::Result<Self> {
-        Ok(Self {
-            series: CertificateSeries::new(registry)?,
-            files: Mutex::default(),
-        })
-    }
-
     /// Files of a group came into use; `new`: they replace others.
-    pub fn in_use(&self, group: &'static str, new: bool, expirations: &[(Key, i64)]) {
-        let loaded = self.series.loaded.with_label_values(&[group]);
-        loaded.inc_by(new.into());
-        self.broken(group, false);
-        self.expire(expirations);
-    }
-
-    /// Says whether the new files of a group cannot be used.
-    pub fn broken(&self, group: &'static str, broken: bool) {
-        self.series
-            .broken
-            .with_label_values(&[group])
-            .set(broken.into());
-        let mut files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
-        match broken {
-            true => files.broken.insert(group),
-            false => files.broken.remove(group),
-        };
-    }
-
-    /// When files in use expire, by configuration key.
-    fn expire(&self, expirations: &[(Key, i64)]) {
-        let mut files = self.files.lock().unwrap_or_else(PoisonError::into_inner);
+    pub fn in_use(&self, group: &str, new: bool, expirations: &[(Key, i64)]) {
+        self.loaded.with_label_values(&[group]).inc_by(new.into());
+        self.set_broken(group, false);
         for (key, end) in expirations {
-            self.series
-                .expiration
-                .with_label_values(&[&**key])
-                .set(*end);
-            files.expirations.insert(key.clone(), *end);
+            self.expiration.with_label_values(&[&**key]).set(*end);
         }
     }
 
-    /// The current state.
-    pub fn files(&self) -> CertificateFiles {
-        let files = self.files.lock();
-        files.unwrap_or_else(PoisonError::into_inner).clone()
+    /// Says whether the new files of a group cannot be used.
+    pub fn set_broken(&self, group: &str, broken: bool) {
+        self.broken.with_label_values(&[group]).set(broken.into());
     }
+
+    /// Groups whose new files cannot be used.
+    pub fn broken(&self) -> impl Iterator<Item = String> {
+        let broken = values(&self.broken).filter(|(_, value)| *value == 1);
+        broken.map(|(group, _)| group)
+    }
+
+    /// When files in use expire, in Unix seconds, by configuration key.
+    pub fn expirations(&self) -> impl Iterator<Item = (String, i64)> {
+        values(&self.expiration)
+    }
+}
+
+/// The value of each label.
+fn values(gauges: &IntGaugeVec) -> impl Iterator<Item = (String, i64)> + use<> {
+    let metrics = gauges.collect().into_iter();
+    let metrics = metrics.flat_map(|mut family| family.take_metric());
+    metrics.filter_map(|metric| {
+        let label = metric.get_label().first()?;
+        Some((
+            label.value().to_owned(),
+            metric.get_gauge().get_value() as i64,
+        ))
+    })
 }
 
 /// RFC 3339 as Kubernetes writes it; `None` for years that it cannot express.

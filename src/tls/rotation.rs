@@ -67,7 +67,7 @@ impl<T> Rotation<T> {
                 Check::Unchanged | Check::Settling | Check::StillFailing => {}
                 Check::Restored => {
                     tracing::info!(files = group, "certificate files are as before");
-                    metrics.broken(group, false);
+                    metrics.set_broken(group, false);
                 }
                 Check::New(new) => {
                     apply(new);
@@ -81,7 +81,7 @@ impl<T> Rotation<T> {
                         error,
                         "new certificate files cannot be used, those before stay in use"
                     );
-                    metrics.broken(group, true);
+                    metrics.set_broken(group, true);
                 }
             }
         }
@@ -104,8 +104,7 @@ impl<T> Rotation<T> {
         for (key, end) in &self.expirations {
             let left = end.saturating_sub(now);
             let reached = stage(left);
-            let before = self.reminded.insert(key.clone(), reached);
-            if reached <= before.unwrap_or(0) {
+            if self.reminded.insert(key.clone(), reached).unwrap_or(0) >= reached {
                 continue;
             }
             match left {

@@ -14,7 +14,6 @@ use super::sni::Selection;
 use super::store;
 use super::verify::{AcceptParsable, ClientCas};
 use crate::config::{KeyPair, MinTlsVersion, ServingConfig};
-use crate::x509::pem;
 
 /// What connections are accepted with.
 #[derive(Debug)]
@@ -22,8 +21,6 @@ pub struct ServingTls {
     default: Arc<ServerConfig>,
     /// For addresses with a certificate of their own.
     by_address: HashMap<IpAddr, Arc<ServerConfig>>,
-    /// Clients are not sent the names of CAs, because they do not fit into a handshake.
-    unnamed: bool,
 }
 
 impl ServingTls {
@@ -32,17 +29,15 @@ impl ServingTls {
         config: &ServingConfig,
         reading: &FileSnapshot<'_>,
     ) -> Result<(Self, ClientCas), TlsError> {
-        let users = reading.client_authorities(&config.client_ca_file)?;
-        let peers = reading.client_authorities(&config.request_header_client_ca_file)?;
-        if config.request_header_allowed_names.is_empty()
-            && pem::have_common_authority(&users, &peers)
+        let cas = ClientCas {
+            users: reading.client_roots(&config.client_ca_file)?,
+            peers: reading.client_roots(&config.request_header_client_ca_file)?,
+        };
+        if config.request_header_allowed_names.is_empty() && cas.users.shares_authority(&cas.peers)
         {
             return Err(TlsError::Shared);
         }
-        let cas = ClientCas::new(&users, &peers)?;
-        let hints = cas.hints();
-        let unnamed = hints.is_none();
-        let verifier = Arc::new(AcceptParsable::new(hints.unwrap_or_default()));
+        let verifier = Arc::new(AcceptParsable::new(&cas));
         let provider = provider(config);
         let selection = selection(config, reading, &provider.cipher_suites)?;
         let versions = match config.min_tls_version {
@@ -64,16 +59,8 @@ impl ServingTls {
         let tls = Self {
             default,
             by_address,
-            unnamed,
         };
         Ok((tls, cas))
-    }
-
-    /// What an operator should know of these files.
-    pub fn warning(&self) -> Option<&'static str> {
-        self.unnamed.then_some(
-            "the names of the client CAs do not fit into a TLS handshake: clients are sent no names, which stands for any CA",
-        )
     }
 
     /// The configuration for a connection to this address of the proxy.

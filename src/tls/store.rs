@@ -5,16 +5,14 @@ use std::sync::{Arc, LazyLock};
 use rustls::client::WebPkiServerVerifier;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::{CryptoProvider, WebPkiSupportedAlgorithms, ring};
-use rustls::pki_types::{CertificateDer, ServerName, SignatureVerificationAlgorithm, UnixTime};
-use rustls::{CertificateError, ClientConfig, DigitallySignedStruct, Error, SignatureScheme};
+use rustls::pki_types::{AlgorithmIdentifier, CertificateDer, ServerName, UnixTime, alg_id};
+use rustls::sign::{CertifiedKey, SingleCertAndKey};
+use rustls::{
+    CertificateError, ClientConfig, DigitallySignedStruct, Error, RootCertStore, SignatureScheme,
+};
 
 use super::error::TlsError;
-use super::files::ChainAndKey;
-use crate::x509::curves::{
-    ECDSA_P224_SHA256, ECDSA_P224_SHA384, ECDSA_P224_SHA512, ECDSA_P256_SHA512, ECDSA_P384_SHA512,
-    ECDSA_P521_SHA256, ECDSA_P521_SHA384, ECDSA_P521_SHA512,
-};
-use crate::x509::pem;
+use crate::x509::{curves, pem};
 
 /// The one crypto provider of this process: ring's, which verifies with [`ALGORITHMS`].
 static PROVIDER: LazyLock<Arc<CryptoProvider>> = LazyLock::new(|| {
@@ -34,28 +32,12 @@ pub fn install_provider() {
     let _ = CryptoProvider::clone(&PROVIDER).install_default();
 }
 
-type Algorithms = &'static [&'static dyn SignatureVerificationAlgorithm];
-
-/// Those that ring lacks, behind ring's: TLS 1.3 uses the first algorithm of a scheme only, TLS 1.2 any. Without a scheme
-/// for P-521 a client with such a key cannot sign in TLS 1.3, and presents no certificate.
-const MORE: [(SignatureScheme, Algorithms); 3] = [
-    (
-        SignatureScheme::ECDSA_NISTP256_SHA256,
-        &[ECDSA_P521_SHA256, ECDSA_P224_SHA256],
-    ),
-    (
-        SignatureScheme::ECDSA_NISTP384_SHA384,
-        &[ECDSA_P521_SHA384, ECDSA_P224_SHA384],
-    ),
-    (
-        SignatureScheme::ECDSA_NISTP521_SHA512,
-        &[
-            ECDSA_P521_SHA512,
-            ECDSA_P256_SHA512,
-            ECDSA_P384_SHA512,
-            ECDSA_P224_SHA512,
-        ],
-    ),
+/// The schemes of handshakes with which curves that ring lacks are verified, behind ring's. Without a scheme for P-521 a
+/// client with such a key cannot sign in TLS 1.3, and presents no certificate.
+const SCHEMES: [(SignatureScheme, AlgorithmIdentifier); 3] = [
+    (SignatureScheme::ECDSA_NISTP256_SHA256, alg_id::ECDSA_SHA256),
+    (SignatureScheme::ECDSA_NISTP384_SHA384, alg_id::ECDSA_SHA384),
+    (SignatureScheme::ECDSA_NISTP521_SHA512, alg_id::ECDSA_SHA512),
 ];
 
 /// For certificates and for handshake signatures: ring's and those of [`crate::x509::curves`], the same set as in Go's
@@ -63,34 +45,34 @@ const MORE: [(SignatureScheme, Algorithms); 3] = [
 pub static ALGORITHMS: LazyLock<WebPkiSupportedAlgorithms> = LazyLock::new(|| {
     let of_ring = ring::default_provider().signature_verification_algorithms;
     let mut mapping = of_ring.mapping.to_vec();
-    for (scheme, more) in MORE {
+    for (scheme, signature) in SCHEMES {
+        let ours = curves::OURS.into_iter();
+        let ours = ours.filter(|algorithm| algorithm.signature_alg_id() == signature);
+        let ours: Vec<_> = ours.collect();
         match mapping.iter_mut().find(|(known, _)| *known == scheme) {
-            Some((_, algorithms)) => *algorithms = [algorithms, more].concat().leak(),
-            None => mapping.push((scheme, more)),
+            Some((_, algorithms)) => *algorithms = [algorithms, &ours[..]].concat().leak(),
+            None => mapping.push((scheme, ours.leak())),
         }
     }
-    let more = MORE.iter().flat_map(|(_, more)| *more);
-    let all: Vec<_> = of_ring.all.iter().chain(more).copied().collect();
     WebPkiSupportedAlgorithms {
-        all: all.leak(),
+        all: &curves::ALGORITHMS,
         mapping: mapping.leak(),
     }
 });
 
-/// A client configuration that verifies against `cas` and, if given, presents `identity`.
+/// A client configuration that verifies against `roots` and, if given, presents `identity`.
 pub fn client(
-    cas: &[CertificateDer<'_>],
-    identity: Option<ChainAndKey>,
+    roots: Arc<RootCertStore>,
+    identity: Option<CertifiedKey>,
 ) -> Result<ClientConfig, TlsError> {
-    let roots = pem::roots(cas).map_err(|error| Error::General(error.to_string()))?;
-    let verifier = WebPkiServerVerifier::builder_with_provider(roots.into(), provider()).build();
+    let verifier = WebPkiServerVerifier::builder_with_provider(roots, provider()).build();
     let verifier = verifier.map_err(|error| Error::General(error.to_string()))?;
     let builder = ClientConfig::builder_with_provider(provider())
         .with_safe_default_protocol_versions()?
         .dangerous()
         .with_custom_certificate_verifier(Arc::new(ReadableServers(verifier)));
     Ok(match identity {
-        Some((chain, key)) => builder.with_client_auth_cert(chain, key)?,
+        Some(pair) => builder.with_client_cert_resolver(Arc::new(SingleCertAndKey::from(pair))),
         None => builder.with_no_client_auth(),
     })
 }

@@ -15,7 +15,7 @@ use rustls::{CertificateError, DigitallySignedStruct, DistinguishedName, Signatu
 use webpki::RawPublicKeyEntity;
 
 use super::store::ALGORITHMS;
-use crate::x509::{self, Roots, UnparsableCertificate, pem};
+use crate::x509::{self, Roots, pem};
 
 /// Accepts every client certificate that can be parsed; requests one, requires none.
 #[derive(Debug)]
@@ -24,9 +24,12 @@ pub struct AcceptParsable {
 }
 
 impl AcceptParsable {
-    /// `hints`: CA names sent to clients, so that those with several certificates choose a suitable one.
-    pub fn new(hints: Vec<DistinguishedName>) -> Self {
-        Self { hints }
+    /// Clients are sent the names of `cas`, so that those with several certificates choose a suitable one.
+    pub fn new(cas: &ClientCas) -> Self {
+        let subjects = cas.users.subjects().chain(cas.peers.subjects());
+        Self {
+            hints: hints(&subjects.collect()),
+        }
     }
 }
 
@@ -46,10 +49,8 @@ impl ClientCertVerifier for AcceptParsable {
         _now: UnixTime,
     ) -> Result<ClientCertVerified, rustls::Error> {
         // pingora reads serial and organization with x509-parser and panics where that fails.
-        match pem::parsed(end_entity) {
-            Some(_) => Ok(ClientCertVerified::assertion()),
-            None => Err(CertificateError::BadEncoding.into()),
-        }
+        pem::parsed(end_entity).ok_or(CertificateError::BadEncoding)?;
+        Ok(ClientCertVerified::assertion())
     }
 
     fn verify_tls12_signature(
@@ -103,10 +104,10 @@ const HINTS: usize = (64 << 10) - (1 << 10);
 
 /// All names, or none: a client whose CA is missing in a list may present no certificate, and without a list it may present
 /// any.
-fn fitting(subjects: &BTreeSet<&[u8]>) -> Option<Vec<DistinguishedName>> {
+fn hints(subjects: &BTreeSet<&[u8]>) -> Vec<DistinguishedName> {
     let length: usize = subjects.iter().map(|subject| 2 + subject.len()).sum();
-    let names = subjects.iter().map(|subject| subject.to_vec().into());
-    (length <= HINTS).then(|| names.collect())
+    let sent = subjects.iter().filter(|_| length <= HINTS);
+    sent.map(|subject| subject.to_vec().into()).collect()
 }
 
 /// The CAs that client certificates are verified against.
@@ -119,22 +120,6 @@ pub struct ClientCas {
 }
 
 impl ClientCas {
-    /// `users` and `peers` are the bundles of the two CA files.
-    pub fn new(
-        users: &[CertificateDer<'_>],
-        peers: &[CertificateDer<'_>],
-    ) -> Result<Self, UnparsableCertificate> {
-        Ok(Self {
-            users: Roots::new(users)?,
-            peers: Roots::new(peers)?,
-        })
-    }
-
-    /// Subjects of all CAs, for the handshake's certificate request; `None`: they do not fit.
-    pub fn hints(&self) -> Option<Vec<DistinguishedName>> {
-        fitting(&self.users.subjects().chain(self.peers.subjects()).collect())
-    }
-
     /// Unix seconds around `now` in which no root begins or ceases to be valid.
     pub fn unchanged(&self, now: u64) -> RangeInclusive<u64> {
         x509::overlap(&self.users.unchanged(now), &self.peers.unchanged(now))
@@ -156,16 +141,15 @@ mod tests {
 
     #[test]
     fn names_are_sent_if_all_fit() {
-        let hints = |lengths: &[usize]| {
+        let sent = |lengths: &[usize]| {
             let names: Vec<_> = lengths.iter().map(|length| vec![b'x'; *length]).collect();
-            let fitting = fitting(&names.iter().map(Vec::as_slice).collect());
-            fitting.map(|names| names.len())
+            hints(&names.iter().map(Vec::as_slice).collect()).len()
         };
-        assert_eq!(hints(&[]), Some(0));
+        assert_eq!(sent(&[]), 0);
         // Two CAs may have one name.
-        assert_eq!(hints(&[100, 100, 50]), Some(2));
-        assert_eq!(hints(&[HINTS - 2]), Some(1));
-        assert_eq!(hints(&[HINTS - 2, 1]), None);
-        assert_eq!(hints(&[70_000]), None);
+        assert_eq!(sent(&[100, 100, 50]), 2);
+        assert_eq!(sent(&[HINTS - 2]), 1);
+        assert_eq!(sent(&[HINTS - 2, 1]), 0);
+        assert_eq!(sent(&[70_000]), 0);
     }
 }

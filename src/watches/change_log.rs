@@ -7,13 +7,14 @@
 use std::collections::VecDeque;
 
 use super::follower::WatchPosition;
+use crate::metrics::labels;
 
 /// Changes that are kept: of a busy prefix the oldest are dropped.
 const LIMIT: usize = 16 << 10;
 
 /// The changes of all keys below one prefix, complete from one revision through another. [`super::change_logs`] writes it
 /// from one etcd watch, or from several without a gap between them.
-#[derive(Debug)]
+#[derive(Debug, Clone, Hash)]
 pub struct ChangeLog {
     from: i64,
     through: i64,
@@ -63,56 +64,38 @@ impl ChangeLog {
     }
 }
 
-macro_rules! reasons {
-    ($($(#[$about:meta])+ $reason:ident = $name:literal,)+) => {
-        /// Why a watch ends without a final bookmark.
-        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-        pub enum Withheld {
-            $($(#[$about])+ $reason,)+
-        }
-
-        impl Withheld {
-            pub const ALL: [Self; [$($name),+].len()] = [$(Self::$reason),+];
-
-            /// Label value in metrics.
-            pub fn name(self) -> &'static str {
-                match self {
-                    $(Self::$reason => $name,)+
-                }
-            }
-        }
-    };
-}
-
-reasons! {
-    /// The response could not be parsed to its last byte: another media type, an error, a table, too large.
-    NotUnderstood = "not_understood",
-    /// Too much was kept of events that clients have read in part.
-    OverBudget = "over_budget",
-    /// The forwarded bytes end in the middle of a frame.
-    HalfFrame = "half_frame",
-    /// The watch began with the existing objects, and no bookmark came since.
-    NoBeginning = "no_beginning",
-    /// No delivered object shows the objects' type.
-    TypeUnknown = "type_unknown",
-    /// It is unknown where in etcd the resource is stored, or it is stored in another etcd.
-    ElsewhereStored = "elsewhere_stored",
-    /// It is not proved that the server stores the resource in this etcd.
-    NotFound = "not_found",
-    /// etcd did not report the changes in time.
-    NotTold = "not_told",
-    /// etcd has compacted the changes since, or there are too many.
-    Forgotten = "forgotten",
-    /// One transaction changed several objects, and not all of them were delivered.
-    HalfRevision = "half_revision",
-    /// The client has seen the newest revision already, or misses the very next change.
-    NothingNewer = "nothing_newer",
+labels! {
+    /// Why a watch ends without a final bookmark.
+    pub enum Withheld {
+        /// The response could not be parsed to its last byte: another media type, an error, a table, too large.
+        NotUnderstood = "not_understood",
+        /// Too much was kept of events that clients have read in part.
+        OverBudget = "over_budget",
+        /// The forwarded bytes end in the middle of a frame.
+        HalfFrame = "half_frame",
+        /// The watch began with the existing objects, and no bookmark came since.
+        NoBeginning = "no_beginning",
+        /// No delivered object shows the objects' type.
+        TypeUnknown = "type_unknown",
+        /// It is unknown where in etcd the resource is stored, or it is stored in another etcd.
+        ElsewhereStored = "elsewhere_stored",
+        /// It is not proved that the server stores the resource in this etcd.
+        NotFound = "not_found",
+        /// etcd did not report the changes in time.
+        NotTold = "not_told",
+        /// etcd has compacted the changes since, or there are too many.
+        Forgotten = "forgotten",
+        /// One transaction changed several objects, and not all of them were delivered.
+        HalfRevision = "half_revision",
+        /// The client has seen the newest revision already, or misses the very next change.
+        NothingNewer = "nothing_newer",
+    }
 }
 
 /// The newest revision up to which a client at `position` has seen every change of the keys that begin with `scope`.
 /// `stored_here`: its server is proved to store the resource in this etcd.
 pub fn newest_safe(
-    WatchPosition { revision, seen }: WatchPosition,
+    WatchPosition { revision, seen, .. }: WatchPosition,
     scope: &str,
     log: &ChangeLog,
     stored_here: bool,

@@ -1,18 +1,18 @@
-//! Reads from etcd what changed, for watches that end while the proxy stops: one etcd watch for each resource, shared by all
-//! client watches of it.
+//! Reads from etcd what changed, for watches that end before their time or go on at another server: one etcd watch for each
+//! resource, shared by all client watches of it.
 //!
 //! The etcd watch opens shortly after the first client watch registers, so that others can register an older revision. It
-//! stays open until the process ends, for watches that end later. Values are not kept. Progress notifications count as in
-//! [`crate::cluster::etcd`]. Locks are held briefly, and only while the proxy stops.
+//! ends some time after the last of them. Values are not kept. Progress notifications count as in
+//! [`crate::cluster::etcd`]. Locks are held briefly, and only when an apiserver or the proxy stops.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
 use std::convert::Infallible;
 use std::error::Error;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use etcd_client::{Client, WatchOptions, WatchResponse, WatchStream};
+use etcd_client::{Client, KeyValue, WatchOptions, WatchResponse, WatchStream};
 use tokio::sync::{Notify, Semaphore, SemaphorePermit, mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
@@ -20,8 +20,11 @@ use tokio::time::timeout;
 use super::change_log::{ChangeLog, Withheld, newest_safe};
 use super::follower::WatchPosition;
 use crate::cluster::connector::{Connector, SharedClient, failed, within};
-use crate::cluster::etcd::{MAX_MESSAGE, WHOLE_STREAM, orders_requested_progress, range_end};
+use crate::cluster::etcd::{
+    MAX_MESSAGE, WHOLE_STREAM, orders_requested_progress, range_end, unless_ended,
+};
 use crate::cluster::source::SourceError;
+use crate::net::lock;
 
 /// Limit of resources.
 const LOGS: usize = 1024;
@@ -33,35 +36,53 @@ const REGISTRATION: Duration = Duration::from_millis(400);
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(100);
 /// Until progress is asked for again: etcd may ignore a request while it still sends changes.
 const ASK_AGAIN: Duration = Duration::from_millis(500);
+/// Between two looks whether a log is still used.
+const UNUSED: Duration = Duration::from_secs(30);
 /// After an etcd watch failed.
 const PAUSE: Duration = Duration::from_millis(500);
+
+type Logs = Arc<Mutex<HashMap<String, Arc<SharedChangeLog>>>>;
 
 /// The change logs of all resources, by key prefix.
 #[derive(Debug)]
 pub struct ChangeLogs {
-    logs: Mutex<HashMap<String, Arc<SharedChangeLog>>>,
+    logs: Logs,
     opened: mpsc::Sender<Arc<SharedChangeLog>>,
+}
+
+/// Logs that are to be filled ([`run`]).
+pub struct OpenedLogs {
+    logs: Logs,
+    opened: mpsc::Receiver<Arc<SharedChangeLog>>,
 }
 
 impl ChangeLogs {
     /// Also the receiver that [`run`] needs.
-    pub fn new() -> (Self, mpsc::Receiver<Arc<SharedChangeLog>>) {
-        let (opened, logs) = mpsc::channel(LOGS);
+    pub fn new() -> (Self, OpenedLogs) {
+        let (sender, opened) = mpsc::channel(LOGS);
+        let logs = Logs::default();
         let change_logs = Self {
-            logs: Mutex::default(),
-            opened,
+            logs: logs.clone(),
+            opened: sender,
         };
-        (change_logs, logs)
+        (change_logs, OpenedLogs { logs, opened })
     }
 
-    /// The log of the keys below `root`, for a watch that is to end and needs it from `revision`. `None`: there are too
-    /// many logs.
-    pub fn register(&self, root: &str, revision: i64) -> Option<Arc<SharedChangeLog>> {
-        let mut logs = self.logs.lock().unwrap_or_else(PoisonError::into_inner);
-        let log = match logs.get(root) {
+    /// The log of the keys below `root`, for a watch that needs it from `revision`. `restores`: how often etcd was found to be
+    /// restored or replaced before; what was read before that counts for nothing. `None`: there are too many logs.
+    pub fn register(
+        &self,
+        root: &str,
+        revision: i64,
+        restores: u64,
+    ) -> Option<Arc<SharedChangeLog>> {
+        let mut logs = lock(&self.logs);
+        let log = logs.get(root).filter(|log| log.restores == restores);
+        let log = match log.filter(|log| log.may_have(revision)) {
             Some(log) => log.clone(),
+            None if logs.len() >= LOGS => return None,
             None => {
-                let log = Arc::new(SharedChangeLog::new(root));
+                let log = Arc::new(SharedChangeLog::new(root, restores));
                 self.opened.try_send(log.clone()).ok()?;
                 logs.insert(root.to_owned(), log.clone());
                 log
@@ -77,6 +98,8 @@ impl ChangeLogs {
 pub struct SharedChangeLog {
     /// The prefix, with a trailing slash.
     root: Box<str>,
+    /// etcd's restores when it was opened.
+    restores: u64,
     /// A watch waits for etcd's progress.
     progress_wanted: Notify,
     /// Notifies of every append.
@@ -91,12 +114,15 @@ struct LogState {
     log: Option<ChangeLog>,
     /// etcd's revision when the watch was first opened.
     opened_at: Option<i64>,
+    /// etcd has compacted what was before.
+    is_compacted: bool,
 }
 
 impl SharedChangeLog {
-    fn new(root: &str) -> Self {
+    fn new(root: &str, restores: u64) -> Self {
         Self {
             root: root.into(),
+            restores,
             progress_wanted: Notify::new(),
             updated: watch::Sender::new(()),
             state: Mutex::default(),
@@ -104,7 +130,13 @@ impl SharedChangeLog {
     }
 
     fn state(&self) -> MutexGuard<'_, LogState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
+    }
+
+    /// Whether another log would not have more from `revision` on: etcd is read from there, or has no more.
+    fn may_have(&self, revision: i64) -> bool {
+        let state = self.state();
+        state.is_compacted || state.log.is_none() || state.needed.is_some_and(|it| it <= revision)
     }
 
     /// A watch that needs the changes from this revision on will end.
@@ -115,15 +147,35 @@ impl SharedChangeLog {
 
     /// Waits until the log is complete up to etcd's revision when the watch was first opened.
     pub async fn caught_up(&self) {
+        self.until(|| self.is_complete_through(0)).await;
+    }
+
+    /// Waits until the log is complete up to a later revision than now.
+    pub async fn progress(&self) {
+        let through = || self.state().log.as_ref().map(ChangeLog::through);
+        let now = through();
+        self.until(|| through() > now).await;
+    }
+
+    async fn until(&self, reached: impl Fn() -> bool) {
         let mut updates = self.updated.subscribe();
         loop {
             // Later changes are appended too, for watches that end later.
             self.progress_wanted.notify_one();
-            if self.state().is_caught_up() {
+            if reached() {
                 return;
             }
             let _ = timeout(ASK_AGAIN, updates.changed()).await;
         }
+    }
+
+    /// Whether the log is complete up to `revision`, and up to etcd's when the watch was first opened.
+    pub fn is_complete_through(&self, revision: i64) -> bool {
+        let state = self.state();
+        let through = state.log.as_ref().map(ChangeLog::through);
+        state
+            .opened_at
+            .is_some_and(|opened_at| through >= Some(opened_at.max(revision)))
     }
 
     /// [`newest_safe`] by what is known now.
@@ -149,7 +201,9 @@ impl SharedChangeLog {
 
     /// etcd has compacted everything before `from`.
     fn restart_from(&self, from: i64) {
-        self.state().log = Some(ChangeLog::new(from));
+        let mut state = self.state();
+        state.log = Some(ChangeLog::new(from));
+        state.is_compacted = true;
     }
 
     /// etcd, whose revision is `newest`, reported these changes. `through`: there are no others up to this revision.
@@ -174,27 +228,44 @@ impl SharedChangeLog {
     }
 }
 
-impl LogState {
-    fn is_caught_up(&self) -> bool {
-        let through = self.log.as_ref().map(ChangeLog::through);
-        self.opened_at.is_some() && through >= self.opened_at
-    }
-}
-
 /// Fills the logs that are opened. Runs until dropped.
-pub async fn run(connector: Connector, mut opened: mpsc::Receiver<Arc<SharedChangeLog>>) {
+pub async fn run(connector: Connector, OpenedLogs { logs, mut opened }: OpenedLogs) {
     let reader = Arc::new(LogReader {
+        logs,
         etcd: SharedClient::new(connector),
         opening: Semaphore::new(OPENING),
     });
     let mut tasks = JoinSet::new();
     while let Some(log) = opened.recv().await {
+        while tasks.try_join_next().is_some() {}
         let reader = reader.clone();
-        tasks.spawn(async move { reader.follow(&log).await });
+        tasks.spawn(async move {
+            tokio::select! {
+                never = reader.follow(&log) => match never {},
+                () = unused(&reader.logs, &log) => {}
+            }
+        });
+    }
+}
+
+/// Resolves when no watch needs the log any more, and removes it.
+async fn unused(logs: &Logs, log: &Arc<SharedChangeLog>) {
+    loop {
+        tokio::time::sleep(UNUSED).await;
+        let mut logs = lock(logs);
+        let is_listed = logs.get(&*log.root).is_some_and(|it| Arc::ptr_eq(it, log));
+        // The list has it, and this task.
+        if Arc::strong_count(log) <= 1 + usize::from(is_listed) {
+            if is_listed {
+                logs.remove(&*log.root);
+            }
+            return;
+        }
     }
 }
 
 struct LogReader {
+    logs: Logs,
     etcd: SharedClient,
     opening: Semaphore,
 }
@@ -278,24 +349,15 @@ fn read(
     message: &WatchResponse,
     ordered: bool,
 ) -> Result<(), SourceError> {
-    if message.compact_revision() > 0 {
-        return Err(SourceError::Compacted(message.compact_revision()));
-    }
-    if message.canceled() {
-        return Err(SourceError::Ended(message.cancel_reason().to_owned()));
-    }
+    unless_ended(message)?;
     let newest = message.header().map(|header| header.revision());
     // The revision of a "created" message is etcd's, not of what this watch has delivered.
     let reliable = !message.created() && (message.watch_id() != WHOLE_STREAM || ordered);
     let progress = newest.filter(|_| reliable);
-    let changes: Vec<_> = message
-        .events()
-        .iter()
-        .filter_map(|event| event.kv())
-        .collect();
-    // With changes, only their revisions are known to be complete.
-    let delivered = changes.iter().map(|kv| kv.mod_revision()).max();
-    let changes = changes.iter().map(|kv| {
+    let changes = message.events().iter().filter_map(|event| event.kv());
+    // No message ends within a revision: that comes of asking for fragments.
+    let delivered = changes.clone().map(KeyValue::mod_revision).max();
+    let changes = changes.map(|kv| {
         let key = kv.key().strip_prefix(log.root.as_bytes());
         (
             kv.mod_revision(),

@@ -1,38 +1,56 @@
-//! Follows what the client of one watch has seen. Pure.
+//! Follows what the client of one watch has seen, and says from where another server can go on. Pure.
 //!
-//! The relay feeds it while it forwards the response, and reads it when the watch ends. A stream that could not be parsed to
-//! the last byte, or whose revisions do not only grow, has no position.
+//! The relay passes the response on through it, and reads it when the watch ends. A stream that could not be parsed to the
+//! last byte, or whose revisions do not only grow, has no position.
+//!
+//! Where a watch goes on at another server ([`ResumePoint`]), events of the last revision come again: they are left out,
+//! and only if they are those that the client has seen does anything pass. So nothing comes twice, is missed, or goes back.
 
 use std::cmp::Ordering;
+use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 
 use bytes::Bytes;
 
-use super::frames::{EventKind, FrameFormat, Frames, ObjectEvent, ObjectType, TABLE, UnknownFrame};
+use super::frames::{
+    Event, EventKind, FrameFate, FrameFormat, Frames, ObjectEvent, ObjectType, TABLE, UnknownFrame,
+};
 
 /// Up to which revision a client has seen everything.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct WatchPosition {
     /// Every change before this revision has been seen.
     pub revision: i64,
     /// Changes of this revision that have been seen: one etcd transaction can change several keys, for example when a lease
     /// expires. 0: all of them, because a bookmark said so, or because the client started the watch from this revision.
     pub seen: u32,
+    /// Hash of the names of these objects, in their order.
+    pub names: u64,
 }
 
+/// Where a watch goes on at another server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct ResumePoint {
+    /// The `resourceVersion` to ask for.
+    pub revision: i64,
+    position: WatchPosition,
+}
+
+/// The server does not go on where the stream has stopped. Nothing of its answer was passed on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the server does not go on where the watch has stopped")]
+pub struct NotContinued;
+
 /// Follows one watch.
-#[derive(Debug)]
+#[derive(Debug, Clone, Hash)]
 pub struct Follower {
     pub frames: Frames,
     /// It was given up because too much was kept.
     over_budget: bool,
-    seen: Seen,
-}
-
-/// What was delivered. The type is boxed, because most watches are silent.
-#[derive(Debug)]
-struct Seen {
     position: Option<WatchPosition>,
+    /// Of the delivered objects. Boxed, because most watches are silent.
     object_type: Option<Box<ObjectType>>,
+    /// It goes on at another server, of which nothing was passed on yet: what came again so far, and what is to.
+    seam: Option<Box<(WatchPosition, WatchPosition)>>,
 }
 
 impl Follower {
@@ -42,10 +60,9 @@ impl Follower {
         Self {
             frames: Frames::new(format),
             over_budget: false,
-            seen: Seen {
-                position: start.map(|revision| WatchPosition { revision, seen: 0 }),
-                object_type: None,
-            },
+            position: start.map(WatchPosition::all_of),
+            object_type: None,
+            seam: None,
         }
     }
 
@@ -56,11 +73,33 @@ impl Follower {
         follower
     }
 
-    /// These bytes were forwarded to the client.
-    pub fn passed(&mut self, data: &Bytes) {
-        let seen = &mut self.seen;
-        // An event that cannot be read ends the reading.
-        let _ = self.frames.take(data, |event| seen.event(&event));
+    /// Takes bytes of the response from `data`, and returns the next ones to pass on; `None`: all were taken.
+    pub fn next(&mut self, data: &mut Bytes) -> Result<Option<Bytes>, NotContinued> {
+        let Self {
+            frames,
+            position,
+            object_type,
+            seam,
+            ..
+        } = self;
+        let hold = seam.is_some();
+        if hold && !frames.is_read() {
+            return Err(NotContinued);
+        }
+        frames.next(data, hold, |event| {
+            if let Some(of_seam) = seam {
+                let (again, wanted) = &mut **of_seam;
+                let Some(fate) = at_seam(again, *wanted, &event)? else {
+                    *seam = None;
+                    return Ok(follow(position, object_type, event));
+                };
+                if again == wanted && wanted.seen > 0 {
+                    *seam = None;
+                }
+                return Ok(fate);
+            }
+            Ok(follow(position, object_type, event))
+        })
     }
 
     /// Too much is kept for clients that do not read: the rest of the stream is not parsed.
@@ -75,54 +114,154 @@ impl Follower {
     }
 
     pub fn position(&self) -> Option<WatchPosition> {
-        self.seen.position.filter(|_| self.frames.is_read())
+        self.position.filter(|_| self.frames.is_read())
+    }
+
+    /// Where another server can go on. `None`: that is not known, or a frame was passed on in part.
+    pub fn resume_point(&self) -> Option<ResumePoint> {
+        let position = self.position().filter(|_| self.frames.at_boundary())?;
+        let revision = match position.seen {
+            0 => position.revision,
+            // Other changes of the revision may be missing.
+            _ => position.revision - 1,
+        };
+        (revision > 0).then_some(ResumePoint { revision, position })
+    }
+
+    /// Where another server can go on if the client has seen everything up to `proved`.
+    pub fn resume_point_at(&self, proved: i64) -> Option<ResumePoint> {
+        let known = self.resume_point()?;
+        (proved >= known.position.revision).then(|| ResumePoint {
+            revision: proved,
+            position: WatchPosition::all_of(proved),
+        })
+    }
+
+    /// Another server's answer begins. Returns what is followed on if that server does not go on, and its own still does.
+    pub fn resumes(&mut self, at: ResumePoint) -> Self {
+        let before = self.clone();
+        self.frames.begin_again();
+        self.position = Some(at.position);
+        let again = WatchPosition {
+            seen: 0,
+            names: 0,
+            ..at.position
+        };
+        self.seam = Some(Box::new((again, at.position)));
+        before
     }
 
     /// The type of the delivered objects.
     pub fn object_type(&self) -> Option<&ObjectType> {
-        let object_type = self.seen.object_type.as_deref();
+        let object_type = self.object_type.as_deref();
         object_type.filter(|_| self.frames.is_read())
     }
 }
 
-impl Seen {
-    fn event(&mut self, event: &ObjectEvent<'_>) -> Result<(), UnknownFrame> {
-        let revision = event.revision;
-        if event.kind == EventKind::Change && event.name.is_empty() && event.object_kind != TABLE {
-            return Err(UnknownFrame);
+/// Follows a frame that passes.
+fn follow(
+    position: &mut Option<WatchPosition>,
+    object_type: &mut Option<Box<ObjectType>>,
+    event: Result<Event<'_>, UnknownFrame>,
+) -> FrameFate {
+    let Ok(Event::Object(event)) = event else {
+        return FrameFate::EndsReading;
+    };
+    let Ok(after) = event.position_after(*position) else {
+        return FrameFate::EndsReading;
+    };
+    *position = after;
+    event.note_type(object_type);
+    FrameFate::Passes
+}
+
+/// What becomes of a frame before anything has passed of another server's answer. `again`: what has come again of what the
+/// client has seen (`seen`). `None`: it is the first that passes.
+fn at_seam(
+    again: &mut WatchPosition,
+    seen: WatchPosition,
+    event: &Result<Event<'_>, UnknownFrame>,
+) -> Result<Option<FrameFate>, NotContinued> {
+    // An ERROR: it refuses.
+    let Ok(Event::Object(event)) = event else {
+        return Err(NotContinued);
+    };
+    let is_whole = *again == seen;
+    match (event.kind, event.revision.cmp(&seen.revision)) {
+        (EventKind::Bookmark, Ordering::Less) => Ok(Some(FrameFate::LeftOut)),
+        (EventKind::Bookmark, Ordering::Equal) if is_whole => Ok(None),
+        (_, Ordering::Greater) if is_whole => Ok(None),
+        (EventKind::Change, Ordering::Equal) if again.seen < seen.seen => {
+            *again = again.and(&event.name);
+            match again.seen == seen.seen && *again != seen {
+                true => Err(NotContinued),
+                false => Ok(Some(FrameFate::LeftOut)),
+            }
         }
-        let known = self.object_type.as_ref().is_some_and(|known| {
-            known.kind == event.object_kind && known.api_version == event.api_version
+        _ => Err(NotContinued),
+    }
+}
+
+impl ObjectEvent<'_> {
+    /// The client's position after this event.
+    fn position_after(
+        &self,
+        position: Option<WatchPosition>,
+    ) -> Result<Option<WatchPosition>, UnknownFrame> {
+        let revision = self.revision;
+        match (self.kind, position) {
+            (EventKind::Change, _) if self.name.is_empty() && self.object_kind != TABLE => {
+                Err(UnknownFrame)
+            }
+            (EventKind::Bookmark, Some(position)) if position.revision > revision => {
+                Err(UnknownFrame)
+            }
+            (EventKind::Bookmark, _) => Ok(Some(WatchPosition::all_of(revision))),
+            (EventKind::Change, None) => Ok(None),
+            (EventKind::Change, Some(position)) => position.after(revision, &self.name).map(Some),
+        }
+    }
+
+    fn note_type(&self, known: &mut Option<Box<ObjectType>>) {
+        let is_known = known.as_ref().is_some_and(|known| {
+            known.kind == self.object_kind && known.api_version == self.api_version
         });
-        if !known {
-            self.object_type = Some(Box::new(ObjectType {
-                api_version: event.api_version.clone().into_owned(),
-                kind: event.object_kind.clone().into_owned(),
+        if !is_known {
+            *known = Some(Box::new(ObjectType {
+                api_version: self.api_version.clone().into_owned(),
+                kind: self.object_kind.clone().into_owned(),
             }));
         }
-        self.position = match (event.kind, self.position) {
-            (EventKind::Bookmark, Some(position)) if position.revision > revision => {
-                return Err(UnknownFrame);
-            }
-            (EventKind::Bookmark, _) => Some(WatchPosition { revision, seen: 0 }),
-            (EventKind::Change, None) => None,
-            (EventKind::Change, Some(position)) => Some(position.next(revision)?),
-        };
-        Ok(())
     }
 }
 
 impl WatchPosition {
-    /// After a change of `revision`.
-    fn next(self, revision: i64) -> Result<Self, UnknownFrame> {
+    /// All changes of `revision` have been seen.
+    pub fn all_of(revision: i64) -> Self {
+        Self {
+            revision,
+            seen: 0,
+            names: 0,
+        }
+    }
+
+    /// After a change of `revision` to the object of this name.
+    fn after(self, revision: i64, name: &str) -> Result<Self, UnknownFrame> {
         match revision.cmp(&self.revision) {
-            Ordering::Greater => Ok(Self { revision, seen: 1 }),
+            Ordering::Greater => Ok(Self::all_of(revision).and(name)),
             // With 0 a bookmark said that this revision has no more changes.
-            Ordering::Equal if self.seen > 0 => Ok(Self {
-                revision,
-                seen: self.seen.saturating_add(1),
-            }),
+            Ordering::Equal if self.seen > 0 => Ok(self.and(name)),
             Ordering::Equal | Ordering::Less => Err(UnknownFrame),
+        }
+    }
+
+    /// After another change of the same revision.
+    fn and(self, name: &str) -> Self {
+        let hasher = BuildHasherDefault::<DefaultHasher>::default();
+        Self {
+            seen: self.seen.saturating_add(1),
+            names: hasher.hash_one((self.names, name)),
+            ..self
         }
     }
 }
@@ -147,9 +286,24 @@ mod tests {
         FrameFormat::Json.bookmark(&pod, revision).unwrap()
     }
 
+    /// What passes of a piece.
+    fn pass(follower: &mut Follower, piece: &Bytes) -> Bytes {
+        try_pass(follower, piece).unwrap()
+    }
+
+    fn try_pass(follower: &mut Follower, piece: &Bytes) -> Result<Bytes, NotContinued> {
+        let (mut piece, mut passed) = (piece.clone(), Vec::new());
+        while let Some(passes) = follower.next(&mut piece)? {
+            passed.extend_from_slice(&passes);
+        }
+        Ok(passed.into())
+    }
+
     fn after(start: Option<i64>, pieces: &[Bytes]) -> Follower {
         let mut follower = Follower::new(FrameFormat::Json, start);
-        pieces.iter().for_each(|piece| follower.passed(piece));
+        for piece in pieces {
+            pass(&mut follower, piece);
+        }
         follower
     }
 
@@ -200,23 +354,151 @@ mod tests {
     }
 
     #[test]
-    fn half_a_frame_is_no_boundary() {
+    fn half_a_frame_does_not_pass() {
         let whole = added(9, "a");
         let mut follower = after(Some(7), &[whole.slice(..20)]);
-        assert!(!follower.frames.at_boundary() && follower.position().is_some());
+        assert!(follower.frames.at_boundary() && follower.position().is_some());
         let mut ends = Follower::of_boundaries(FrameFormat::Json);
-        ends.passed(&whole.slice(..20));
+        assert_eq!(pass(&mut ends, &whole.slice(..20)), whole.slice(..20));
         assert!(!ends.frames.at_boundary() && ends.position().is_none());
-        for follower in [&mut follower, &mut ends] {
-            follower.passed(&whole.slice(20..));
-            assert!(follower.frames.at_boundary());
+        assert_eq!(pass(&mut ends, &whole.slice(20..)), whole.slice(20..));
+        assert_eq!(pass(&mut follower, &whole.slice(20..)), whole);
+        assert!(ends.frames.at_boundary() && follower.frames.at_boundary());
+        let position = follower.position().unwrap();
+        assert_eq!((position.revision, position.seen), (9, 1));
+    }
+
+    /// A watch whose server has stopped after these pieces, and what another server is asked for.
+    fn stopped(pieces: &[Bytes]) -> (Follower, i64) {
+        let mut follower = after(Some(7), pieces);
+        let point = follower.resume_point().unwrap();
+        follower.resumes(point);
+        (follower, point.revision)
+    }
+
+    #[test]
+    fn what_comes_again_is_left_out_and_nothing_else() {
+        let seen = [added(9, "a"), added(9, "b")];
+        let (_, asked) = stopped(&seen);
+        assert_eq!(asked, 8, "other changes of the revision may be missing");
+        for (again, passes) in [
+            (
+                vec![added(9, "a"), added(9, "b"), added(9, "c"), added(10, "a")],
+                2,
+            ),
+            (vec![added(9, "a"), added(9, "b"), bookmark(12)], 1),
+            (vec![bookmark(8), added(9, "a"), added(9, "b")], 0),
+        ] {
+            let whole = again.concat();
+            for cut in 0..whole.len() {
+                let (mut follower, _) =
+                    stopped(&[&seen[..], &[added(10, "half").slice(..9)]].concat());
+                let mut passed =
+                    pass(&mut follower, &Bytes::copy_from_slice(&whole[..cut])).to_vec();
+                passed.extend(pass(&mut follower, &Bytes::copy_from_slice(&whole[cut..])));
+                let expected = again[again.len() - passes..].concat();
+                assert_eq!(passed, expected);
+            }
         }
-        assert_eq!(
-            follower.position(),
-            Some(WatchPosition {
-                revision: 9,
-                seen: 1
-            })
+        let (mut follower, _) = stopped(&seen);
+        pass(&mut follower, &again_and(&seen, added(9, "c")));
+        let position = follower.position().unwrap();
+        assert_eq!((position.revision, position.seen), (9, 3));
+    }
+
+    fn again_and(seen: &[Bytes], more: Bytes) -> Bytes {
+        [&seen.concat()[..], &more].concat().into()
+    }
+
+    #[test]
+    fn after_a_bookmark_nothing_comes_again() {
+        let (mut follower, asked) = stopped(&[added(9, "a"), bookmark(12)]);
+        assert_eq!(asked, 12);
+        assert_eq!(pass(&mut follower, &bookmark(11)), "");
+        assert_eq!(pass(&mut follower, &added(13, "a")), added(13, "a"));
+    }
+
+    #[test]
+    fn a_server_that_does_not_go_on_there_passes_nothing() {
+        let seen = [added(9, "a"), added(9, "b")];
+        let error = Bytes::from_static(
+            br#"{"type":"ERROR","object":{"kind":"Status","apiVersion":"v1","metadata":{},"code":410}}
+"#,
         );
+        for other in [
+            vec![added(10, "c")],
+            vec![added(9, "b"), added(9, "a")],
+            vec![added(9, "a"), added(10, "c")],
+            vec![added(9, "a"), bookmark(9)],
+            vec![added(8, "a")],
+            vec![bookmark(9)],
+            vec![error.clone()],
+            vec![Bytes::from_static(b"{}\n")],
+        ] {
+            let (mut follower, _) = stopped(&seen);
+            let passed = try_pass(&mut follower, &other.concat().into());
+            assert_eq!(passed, Err(NotContinued), "{other:?}");
+            // Another one may.
+            let point = follower.resume_point().unwrap();
+            assert_eq!(point.revision, 8);
+            follower.resumes(point);
+            let more = added(10, "c");
+            assert_eq!(pass(&mut follower, &again_and(&seen, more.clone())), more);
+        }
+        for other in [added(12, "a"), added(11, "a"), error] {
+            let (mut follower, _) = stopped(&[bookmark(12)]);
+            assert_eq!(try_pass(&mut follower, &other), Err(NotContinued));
+        }
+    }
+
+    #[test]
+    fn a_watch_that_no_other_server_goes_on_with_stays_where_it_was() {
+        let next = added(10, "b");
+        let seen = [added(9, "a"), next.slice(..20)];
+        for refuses in [added(8, "a"), added(9, "a").slice(..20), Bytes::new()] {
+            let mut follower = after(Some(7), &seen);
+            let point = follower.resume_point().unwrap();
+            let before = follower.resumes(point);
+            let _ = try_pass(&mut follower, &refuses);
+            follower = before;
+            assert_eq!(pass(&mut follower, &next.slice(20..)), next);
+        }
+    }
+
+    #[test]
+    fn what_is_not_read_does_not_go_on() {
+        let (mut follower, _) = stopped(&[bookmark(12)]);
+        let event = added(13, "a");
+        assert_eq!(pass(&mut follower, &event.slice(..9)), "");
+        follower.give_up();
+        assert_eq!(
+            try_pass(&mut follower, &event.slice(9..)),
+            Err(NotContinued)
+        );
+        assert_eq!(follower.resume_point(), None);
+    }
+
+    #[test]
+    fn a_proved_revision_is_where_another_server_goes_on() {
+        let mut follower = after(Some(7), &[added(9, "a")]);
+        assert_eq!(follower.resume_point_at(8), None);
+        let proved = follower.resume_point_at(20).unwrap();
+        assert_eq!(proved.revision, 20);
+        follower.resumes(proved);
+        assert_eq!(try_pass(&mut follower, &added(20, "b")), Err(NotContinued));
+        follower.resumes(proved);
+        assert_eq!(pass(&mut follower, &added(21, "b")), added(21, "b"));
+    }
+
+    #[test]
+    fn a_stream_without_a_position_goes_on_nowhere() {
+        assert_eq!(after(None, &[added(9, "a")]).resume_point(), None);
+        assert_eq!(after(Some(1), &[added(1, "a")]).resume_point(), None);
+        let large = added(9, &"a".repeat(70_000));
+        assert_eq!(
+            after(Some(7), &[large.slice(..69_000)]).resume_point(),
+            None
+        );
+        assert!(after(Some(7), &[large]).resume_point().is_some());
     }
 }

@@ -72,7 +72,7 @@ pub fn resumed_after(
     let Target::Resource(resource) = &info.target else {
         return None;
     };
-    if info.verb != Verb::Watch || storage::is_elsewhere(etcd, resource) {
+    if info.verb != Verb::Watch || storage::is_elsewhere(etcd, resource.into()) {
         return None;
     }
     // `sendInitialEvents` asks for the existing objects first, as of any later state.

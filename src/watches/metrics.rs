@@ -1,12 +1,41 @@
 //! Metrics of watches and of draining.
 
-use prometheus::{IntCounter, IntGauge};
+use std::time::Duration;
 
-use crate::metrics::{Open, metrics};
+use prometheus::{Histogram, IntCounter, IntGauge};
+
+use crate::metrics::{Open, labels, metrics};
 use crate::watches::change_log::Withheld;
 
 /// What became of a watch that a server has answered with 410.
 pub const EXPIRED_RESULTS: [&str; 2] = ["avoided", "passed"];
+
+labels! {
+    /// Why a watch leaves its server before its time.
+    pub enum LeaveReason {
+        /// The apiserver says that it is shutting down.
+        ShutsDown = "shuts_down",
+        /// The apiserver has ended it while it was shutting down, or a peer's proxy has, which cannot go on with it.
+        Ended = "ended",
+        /// The connection broke, or nothing came from the server for too long.
+        BrokeOff = "broke_off",
+    }
+}
+
+labels! {
+    /// What became of a watch that left its server.
+    pub enum HandOverResult {
+        /// It goes on at another server.
+        Continued = "continued",
+        /// No server could go on with it: its client was told where it stopped, or that it has ended.
+        Ended = "ended",
+        /// Its client went away meanwhile.
+        ClientGone = "client_gone",
+    }
+}
+
+/// Buckets of the time without a server, in seconds.
+const GAPS: [f64; 11] = [0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0];
 
 metrics! {
     #[derive(Debug)]
@@ -23,6 +52,15 @@ metrics! {
         /// another apiserver served them. Each is counted by the proxy that its client asked.
         expired: [IntCounter; 2] =
             counters("kube_interop_proxy_expired_watches_total", "result", EXPIRED_RESULTS),
+        /// Watches that left their server before their time, by reason and by what became of them.
+        handed_over: [[IntCounter; HandOverResult::ALL.len()]; LeaveReason::ALL.len()] = counter_table(
+            "kube_interop_proxy_watch_hand_overs_total",
+            ["reason", "result"],
+            LeaveReason::ALL.map(LeaveReason::name),
+            HandOverResult::ALL.map(HandOverResult::name),
+        ),
+        /// Time from when a watch left its server to when another one goes on with it.
+        gap: Histogram = histogram("kube_interop_proxy_watch_hand_over_seconds", &GAPS),
         /// Long-running requests that the drain has not ended yet.
         pub left: IntGauge = gauge("kube_interop_proxy_drain_left"),
     }
@@ -44,6 +82,17 @@ impl WatchMetrics {
     pub fn expired(&self, avoided: bool) {
         let [of_avoided, of_passed] = &self.expired;
         if avoided { of_avoided } else { of_passed }.inc();
+    }
+
+    /// A watch left its server `gap` ago.
+    pub fn handed_over(&self, reason: LeaveReason, result: HandOverResult, gap: Duration) {
+        let counter = self.handed_over.get(reason as usize);
+        if let Some(counter) = counter.and_then(|results| results.get(result as usize)) {
+            counter.inc();
+        }
+        if result == HandOverResult::Continued {
+            self.gap.observe(gap.as_secs_f64());
+        }
     }
 
     /// A watch ended without one.

@@ -18,6 +18,8 @@ pub mod follower;
 pub mod frames;
 pub mod history;
 pub mod metrics;
+#[cfg(test)]
+mod model;
 pub mod prover;
 pub mod sample;
 pub mod storage;

@@ -8,17 +8,18 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use etcd_client::{GetOptions, GetResponse};
-use http::header::{ACCEPT, HeaderMap, HeaderValue};
+use http::header::{ACCEPT, HeaderValue};
 use http::{Method, StatusCode};
 use tokio::time::Instant;
 
-use super::sample::{ACCEPT_METADATA, Anchor, KeyCount, ListedIn, Sample, WatchedResource};
-use crate::client::{self, ClientError, ClientMaker, MakerError};
+use super::sample::{self, ACCEPT_METADATA, Anchor, KeyCount, ListedIn, Sample};
+use crate::client::{ClientError, ClientMaker, MakerError};
 use crate::cluster::connector::within;
 use crate::cluster::etcd::range_end;
 use crate::config::Config;
+use crate::discovery::clients;
+use crate::kube::gvr::Gvr;
 use crate::kube::media_type;
-use crate::request::headers::{PEER_PROXIED, REROUTED};
 use crate::tls::credentials::Current;
 
 /// Longest wait for the answer of a server.
@@ -54,11 +55,11 @@ impl<S: AskServer> Prover<S> {
     pub(super) async fn kind(
         &self,
         server: SocketAddr,
-        resource: &WatchedResource,
+        resource: &Gvr,
     ) -> Result<Option<String>, NoAnswer> {
-        let path = resource.document_path();
+        let path = resource.group_version().path();
         let document = self.0.get(server, &path, media_type::JSON).await?;
-        Ok(document.and_then(|document| resource.kind(&document)))
+        Ok(document.and_then(|document| sample::kind(resource, &document)))
     }
 
     /// Whether the server stores the resource below `root` in this etcd; `None`: it does not tell.
@@ -67,10 +68,10 @@ impl<S: AskServer> Prover<S> {
         mut etcd: etcd_client::Client,
         server: SocketAddr,
         root: &str,
-        resource: &WatchedResource,
+        resource: &Gvr,
     ) -> Result<Option<bool>, NoAnswer> {
         let before = keys(&mut etcd, root).await?;
-        let path = resource.list_path();
+        let path = sample::list_path(resource);
         let listed = self.0.get(server, &path, ACCEPT_METADATA).await?;
         let Some(sample) = listed.and_then(|body| Sample::read(&body)) else {
             return Ok(None);
@@ -136,20 +137,8 @@ impl ApiServers {
         credentials: &Current,
         local_maker: Arc<ClientMaker>,
     ) -> Result<Self, MakerError> {
-        let names = &config.serving.request_headers;
-        let user = &config.api_server.internal_user;
-        let mut identity: HeaderMap = client::identity(names, user, &["system:masters"])?;
-        // A peer's proxy then asks its own apiserver.
-        for mark in [REROUTED, PEER_PROXIED] {
-            identity.insert(mark, HeaderValue::from_static("true"));
-        }
-        let peers = ClientMaker::new(
-            &config.peer.server_name,
-            credentials.clone(),
-            |credentials| &credentials.peers,
-            identity,
-            TIMEOUT,
-        )?;
+        // A peer's proxy asks its own apiserver.
+        let peers = clients::of_proxies(config, credentials, TIMEOUT)?;
         Ok(Self {
             local: config.api_server.address,
             local_maker,

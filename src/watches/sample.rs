@@ -6,10 +6,11 @@
 //! same keys and revisions.) Two etcds do not have the same revision at the same moment, unless by chance: so the two
 //! reads of etcd's revision must be close together.
 
-use serde::Deserialize;
+use serde_json::Value;
 
 use super::frames;
-use crate::request::info::{PathForm, ResourceRequest};
+use crate::kube::discovery::documents;
+use crate::kube::gvr::Gvr;
 
 /// `Accept` of the list.
 pub const ACCEPT_METADATA: &str =
@@ -18,65 +19,18 @@ pub const ACCEPT_METADATA: &str =
 /// Most revisions between the two reads of etcd.
 const FEW: i64 = 256;
 
-/// A resource as the path of its watches names it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct WatchedResource {
-    pub group: Box<str>,
-    pub version: Box<str>,
-    pub resource: Box<str>,
+/// Path of the list of one object, of any namespace.
+pub fn list_path(resource: &Gvr) -> String {
+    let version = resource.group_version();
+    format!("{}/{}?limit=1", version.path(), resource.resource)
 }
 
-impl WatchedResource {
-    /// A request for all of it in `namespace`; empty for all namespaces.
-    pub fn request<'a>(&'a self, namespace: &'a str) -> ResourceRequest<'a> {
-        ResourceRequest {
-            group: (&*self.group).into(),
-            version: (&*self.version).into(),
-            resource: (&*self.resource).into(),
-            subresource: "".into(),
-            namespace: namespace.into(),
-            name: "".into(),
-            form: PathForm::default(),
-        }
-    }
-
-    /// `apiVersion` of its objects.
-    pub fn api_version(&self) -> String {
-        match &*self.group {
-            "" => self.version.to_string(),
-            group => format!("{group}/{}", self.version),
-        }
-    }
-
-    /// Path of the discovery document that lists it.
-    pub fn document_path(&self) -> String {
-        let api = if self.group.is_empty() { "api" } else { "apis" };
-        format!("/{api}/{}", self.api_version())
-    }
-
-    /// Path of the list of one object, of any namespace.
-    pub fn list_path(&self) -> String {
-        format!("{}/{}?limit=1", self.document_path(), self.resource)
-    }
-
-    /// Its kind, by a body from [`Self::document_path`].
-    pub fn kind(&self, document: &[u8]) -> Option<String> {
-        let document: Document = serde_json::from_slice(document).ok()?;
-        let mut resources = document.resources.into_iter();
-        let listed = resources.find(|listed| listed.name == *self.resource)?;
-        (!listed.kind.is_empty()).then_some(listed.kind)
-    }
-}
-
-#[derive(Deserialize)]
-struct Document {
-    resources: Vec<Named>,
-}
-
-#[derive(Deserialize)]
-struct Named {
-    name: String,
-    kind: String,
+/// The kind of a resource, by the document of its group version.
+pub fn kind(resource: &Gvr, document: &[u8]) -> Option<String> {
+    let version = documents::resources(&resource.group_version(), document).ok()?;
+    let mut listed = version.resources.into_iter();
+    let listed = listed.find(|listed| listed.name == resource.resource)?;
+    Some(listed.response_kind.kind).filter(|kind| !kind.is_empty())
 }
 
 /// An object. The etcd that stores the resource must have the same revision of this key.
@@ -93,28 +47,6 @@ pub struct Sample {
     /// Of the list.
     revision: i64,
     pub object: Option<Anchor>,
-}
-
-#[derive(Deserialize)]
-struct List {
-    kind: String,
-    metadata: Metadata,
-    items: Option<Vec<Item>>,
-}
-
-#[derive(Deserialize)]
-struct Item {
-    metadata: Metadata,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct Metadata {
-    resource_version: String,
-    #[serde(default)]
-    namespace: String,
-    #[serde(default)]
-    name: String,
 }
 
 /// An etcd's revision, and how many keys it has below a prefix.
@@ -136,19 +68,30 @@ pub enum ListedIn {
 }
 
 impl Sample {
-    /// Reads a body from [`WatchedResource::list_path`]; `None` if it is no such list.
+    /// Reads a body from [`list_path`]; `None` if it is no such list.
     pub fn read(body: &[u8]) -> Option<Self> {
-        let list: List = serde_json::from_slice(body).ok()?;
-        if list.kind != "PartialObjectMetadataList" {
+        let list: Value = serde_json::from_slice(body).ok()?;
+        if list["kind"] != "PartialObjectMetadataList" {
             return None;
         }
-        let first = list.items.and_then(|items| items.into_iter().next());
-        let object = match first {
-            Some(Item { metadata }) => Some(anchor(&metadata)?),
+        let revision = |metadata: &Value| frames::revision(metadata["resourceVersion"].as_str()?);
+        let anchor = |item: &Value| {
+            let metadata = &item["metadata"];
+            let [namespace, name] = ["namespace", "name"].map(|key| metadata[key].as_str());
+            let name = name.filter(|name| !name.is_empty())?;
+            let key = match namespace.unwrap_or_default() {
+                "" => name.to_owned(),
+                namespace => format!("{namespace}/{name}"),
+            };
+            let revision = revision(metadata)?;
+            Some(Anchor { key, revision })
+        };
+        let object = match list["items"].get(0) {
+            Some(item) => Some(anchor(item)?),
             None => None,
         };
         Some(Self {
-            revision: frames::revision(&list.metadata.resource_version)?,
+            revision: revision(&list["metadata"])?,
             object,
         })
     }
@@ -168,18 +111,6 @@ impl Sample {
             false => ListedIn::OtherEtcd,
         }
     }
-}
-
-fn anchor(metadata: &Metadata) -> Option<Anchor> {
-    if metadata.name.is_empty() {
-        return None;
-    }
-    let key = match &*metadata.namespace {
-        "" => metadata.name.clone(),
-        namespace => format!("{namespace}/{}", metadata.name),
-    };
-    let revision = frames::revision(&metadata.resource_version)?;
-    Some(Anchor { key, revision })
 }
 
 #[cfg(test)]

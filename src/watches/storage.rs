@@ -4,8 +4,7 @@
 //! is said here must be right: unknown resources have no location.
 
 use crate::config::EtcdConfig;
-use crate::kube::gvr::ResourceKind;
-use crate::request::info::ResourceRequest;
+use crate::kube::gvr::{GvrRef, ResourceKind};
 
 /// Built-in groups (`""`: the core group) whose resources are stored under their plural name.
 const BUILT_IN: [&str; 22] = [
@@ -35,8 +34,8 @@ const BUILT_IN: [&str; 22] = [
 
 /// The key prefix, with a trailing slash, of the requested resource, which is of this kind at its server, in the configured
 /// etcd; `None` if unknown or in another etcd.
-pub fn root(etcd: &EtcdConfig, kind: ResourceKind, asked: &ResourceRequest<'_>) -> Option<String> {
-    let (group, resource) = (&*asked.group, &*asked.resource);
+pub fn root(etcd: &EtcdConfig, kind: ResourceKind, asked: GvrRef<'_>) -> Option<String> {
+    let (group, resource) = (asked.group, asked.resource);
     if !asked.subresource.is_empty() || is_elsewhere(etcd, asked) {
         return None;
     }
@@ -50,12 +49,12 @@ pub fn root(etcd: &EtcdConfig, kind: ResourceKind, asked: &ResourceRequest<'_>) 
 }
 
 /// The requested namespace with a trailing slash, which follows [`root`] in keys; empty for all namespaces.
-pub fn scope(asked: &ResourceRequest<'_>) -> String {
+pub fn scope(asked: GvrRef<'_>, namespace: &str) -> String {
     // A Namespace is stored as a cluster-scoped object.
     let is_namespace = asked.group.is_empty() && asked.resource == "namespaces";
-    match asked.namespace.is_empty() || is_namespace {
+    match namespace.is_empty() || is_namespace {
         true => String::new(),
-        false => format!("{}/", asked.namespace),
+        false => format!("{namespace}/"),
     }
 }
 
@@ -78,8 +77,8 @@ fn built_in<'a>(group: &str, resource: &'a str) -> Option<&'a str> {
 }
 
 /// Whether the resource is in `etcd.otherResources`, under its own group or under another group that shares its storage.
-pub(super) fn is_elsewhere(etcd: &EtcdConfig, asked: &ResourceRequest<'_>) -> bool {
-    let (group, resource) = (&*asked.group, &*asked.resource);
+pub(super) fn is_elsewhere(etcd: &EtcdConfig, asked: GvrRef<'_>) -> bool {
+    let (group, resource) = (asked.group, asked.resource);
     etcd.other_resources.iter().any(|other| {
         let (other, other_group) = other.split_once('.').unwrap_or((other, ""));
         let same = other_group == group || (shares(other_group, other) && shares(group, resource));

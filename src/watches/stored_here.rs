@@ -13,8 +13,8 @@ use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::task::JoinSet;
 
 use super::prover::{AskServer, NoAnswer, Prover};
-use super::sample::WatchedResource;
 use crate::cluster::connector::{Connector, SharedClient};
+use crate::kube::gvr::Gvr;
 
 /// Most questions that are kept. Then all are forgotten.
 const MOST: usize = 4096;
@@ -45,11 +45,12 @@ pub struct Stored {
 #[derive(Debug, Clone)]
 pub struct Question {
     pub server: SocketAddr,
-    /// Identifies the server's process: later ones have higher numbers.
-    pub process: u64,
+    /// Identifies the server's process: how often etcd was restored before, after which revisions are lower, and a number that
+    /// is higher for later processes.
+    pub process: (u64, u64),
     /// The resource's key prefix, with a trailing slash.
     pub root: Box<str>,
-    pub resource: WatchedResource,
+    pub resource: Gvr,
     /// It is a custom resource.
     pub custom: bool,
 }
@@ -66,9 +67,20 @@ pub struct Proof {
 }
 
 impl Stored {
+    /// The resource's key prefix, with a trailing slash.
+    pub fn root(&self) -> &str {
+        &self.question.root
+    }
+
     /// What is proved by now.
     pub fn proof(&self) -> Proof {
         self.proof.borrow().clone()
+    }
+
+    /// Nobody is asked any more, and nothing was found out.
+    pub fn is_unanswered(&self) -> bool {
+        let proof = self.proof.borrow();
+        proof.ended && proof.stored_here.is_none()
     }
 
     /// Waits while the server is being asked: for the kind, too, if it is wanted.
@@ -137,7 +149,7 @@ pub async fn run(
 ) {
     let asking = Arc::new(Asking {
         etcd: SharedClient::new(connector),
-        turns: [(); 4].map(|()| Semaphore::new(AT_ONCE)),
+        permits: [(); 4].map(|()| Semaphore::new(AT_ONCE)),
         prover,
     });
     let mut tasks = JoinSet::new();
@@ -153,15 +165,16 @@ pub async fn run(
 
 struct Asking<S> {
     etcd: SharedClient,
-    turns: [Semaphore; 4],
+    /// By whether the resource is custom, and whether it was asked for before.
+    permits: [Semaphore; 4],
     prover: Prover<S>,
 }
 
 impl<S: AskServer> Asking<S> {
     async fn ask(&self, stored: &Stored) {
         for attempt in 0..ATTEMPTS {
-            let turns = 2 * usize::from(stored.question.custom) + usize::from(attempt > 0);
-            match self.attempt(stored, &self.turns[turns]).await {
+            let permits = 2 * usize::from(stored.question.custom) + usize::from(attempt > 0);
+            match self.attempt(stored, &self.permits[permits]).await {
                 Ok(()) | Err(NoAnswer::Gone) => return,
                 // The next member of etcd, or the server later, may answer.
                 Err(NoAnswer::Etcd | NoAnswer::NotNow) => tokio::time::sleep(PAUSE).await,
@@ -170,14 +183,14 @@ impl<S: AskServer> Asking<S> {
     }
 
     /// Finds out what the proof lacks. Each answer is known at once: the server may not give the next one.
-    async fn attempt(&self, stored: &Stored, turns: &Semaphore) -> Result<(), NoAnswer> {
+    async fn attempt(&self, stored: &Stored, permits: &Semaphore) -> Result<(), NoAnswer> {
         let Question {
             server,
             root,
             resource,
             ..
         } = &stored.question;
-        let _turn = turns.acquire().await;
+        let _permit = permits.acquire().await;
         let known = stored.proof.borrow().stored_here;
         let here = match known {
             Some(here) => here,
@@ -206,17 +219,18 @@ impl<S: AskServer> Asking<S> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::kube::gvr::GroupVersion;
 
     fn question(process: u64) -> Question {
         Question {
             server: ([127, 0, 0, 1], 6443).into(),
-            process,
+            process: (0, process),
             root: "/registry/pods/".into(),
-            resource: WatchedResource {
-                group: "".into(),
-                version: "v1".into(),
-                resource: "pods".into(),
-            },
+            resource: GroupVersion {
+                group: String::new(),
+                version: "v1".to_owned(),
+            }
+            .gvr("pods"),
             custom: false,
         }
     }
@@ -246,6 +260,13 @@ mod tests {
         // Of the process before.
         let later = stored_here.ask(question(1)).unwrap();
         assert!(Arc::ptr_eq(&second, &later));
+        // After a restore nothing that was proved before counts, whatever revisions are.
+        let restored = Question {
+            process: (1, 1),
+            ..question(1)
+        };
+        let restored = stored_here.ask(restored).unwrap();
+        assert!(!Arc::ptr_eq(&second, &restored) && restored.proof().stored_here.is_none());
     }
 
     #[tokio::test]

@@ -38,7 +38,7 @@ pub(super) fn is_trusted(
     let leaf = &presented.leaf;
     if leaf.extensions.unknown_critical
         || !leaf.is_valid_at(now)
-        || !leaf.extensions.allows_client_auth
+        || !leaf.extensions.allows_client_auth()
     {
         return false;
     }
@@ -90,7 +90,7 @@ impl<'a> Search<'a> {
             return Some(false);
         }
         let basic = &candidate.extensions.basic;
-        let may_sign = candidate.extensions.may_sign
+        let may_sign = candidate.extensions.may_sign()
             && match basic {
                 Some(basic) => basic.is_ca,
                 None => candidate.version != 3,
@@ -99,11 +99,11 @@ impl<'a> Search<'a> {
             self.budget.spend(1)?;
             return Some(false);
         };
-        self.budget.spend(candidate.key.cost(last.signing))?;
+        self.budget.spend(candidate.key.cost(&last.signing))?;
         Some(
             candidate
                 .key
-                .verifies(last.signing, &last.signed, &last.signature),
+                .verifies(&last.signing, &last.signed, &last.signature),
         )
     }
 
@@ -114,7 +114,7 @@ impl<'a> Search<'a> {
         !extensions.unknown_critical
             && authority.is_valid_at(self.now)
             && path_length.is_none_or(|most| chain.len() - 1 <= most)
-            && extensions.allows_client_auth
+            && extensions.allows_client_auth()
             && self.allows_names(authority, chain)
     }
 
@@ -138,42 +138,23 @@ fn is_authority(certificate: &Certificate) -> bool {
     basic.is_some_and(|basic| basic.is_ca)
 }
 
-/// Certificates with the issuer's name, those with the right key ID first (`findPotentialParents`).
-fn candidates<'a>(
-    certificates: &'a [Certificate],
-    of: &Certificate,
-) -> impl Iterator<Item = &'a Certificate> + use<'a> {
-    let wanted = of.extensions.authority_key.clone();
-    let issuer = of.issuer.clone();
-    let fit = move |candidate: &Certificate| {
-        let key = &candidate.extensions.subject_key;
-        match (key == &wanted, key.is_empty(), wanted.is_empty()) {
-            (true, _, _) => 0,
-            (false, true, false) | (false, false, true) => 1,
-            _ => 2,
-        }
-    };
-    (0..3).flat_map(move |rank| {
-        let (issuer, fit) = (issuer.clone(), fit.clone());
-        certificates
-            .iter()
-            .filter(move |candidate| candidate.subject == issuer && fit(candidate) == rank)
-    })
+/// Certificates with the issuer's name: first those with the right key ID, last those with another (`findPotentialParents`).
+fn candidates<'a>(certificates: &'a [Certificate], of: &Certificate) -> Vec<&'a Certificate> {
+    let named = certificates.iter().filter(|it| it.subject == of.issuer);
+    let mut candidates: Vec<_> = named.collect();
+    candidates.sort_by_key(|it| {
+        let (id, wanted) = (&it.extensions.subject_key, &of.extensions.authority_key);
+        (id != wanted, !id.is_empty() && !wanted.is_empty())
+    });
+    candidates
 }
 
 /// Whether the chain has a certificate with the same subject, key and alternative names (`alreadyInChain`): cross-signed
 /// CAs would lead in circles.
 fn is_in_chain(chain: &[&Certificate], candidate: &Certificate) -> bool {
-    for certificate in chain {
-        if certificate.subject != candidate.subject || certificate.key_info != candidate.key_info {
-            continue;
-        }
-        match (&certificate.extensions.names, &candidate.extensions.names) {
-            (None, None) => return true,
-            (Some(one), Some(other)) if one == other => return true,
-            (Some(_), Some(_)) => {}
-            _ => return false,
-        }
-    }
-    false
+    chain.iter().any(|certificate| {
+        certificate.subject == candidate.subject
+            && certificate.key_info == candidate.key_info
+            && certificate.extensions.names == candidate.extensions.names
+    })
 }

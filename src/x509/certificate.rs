@@ -4,10 +4,10 @@
 
 use std::ops::RangeInclusive;
 
-use ::time::{Date, Month, PrimitiveDateTime, Time};
 use bytes::Bytes;
-use der::asn1::{AnyRef, IntRef};
-use der::{Tag, Tagged as _};
+use der::Tag;
+use der::asn1::IntRef;
+use x509_parser::prelude::{ASN1Time, FromDer as _};
 
 use super::der::{DerReader, constructed, context};
 use super::extensions::{self, Extensions};
@@ -70,11 +70,16 @@ impl Certificate {
             key: Key::read(key_info, &raw)?,
             key_info: part(key_info),
             signed: part(signed),
-            signing: Signing::read(algorithm)?,
+            signing: Signing::read(algorithm, &raw)?,
             signature: part(certificate.bits()?.as_bytes()?),
             extensions,
             raw: raw.clone(),
         })
+    }
+
+    /// What identifies a CA.
+    pub(super) fn authority(&self) -> (&[u8], &[u8]) {
+        (&self.subject, &self.key_info)
     }
 
     /// `now`: Unix seconds.
@@ -93,30 +98,16 @@ impl Certificate {
     }
 }
 
-/// A UTCTime or a GeneralizedTime of DER, in Unix seconds. The types of `der` begin in 1970; some CAs began before.
+/// A UTCTime or a GeneralizedTime of DER, in Unix seconds: with seconds, without a fraction or an offset.
 fn time(content: &mut DerReader<'_>) -> Option<i64> {
-    let value: AnyRef<'_> = content.read()?;
-    let digits = value.value().strip_suffix(b"Z")?;
-    let text = std::str::from_utf8(digits).ok()?;
-    if !digits.iter().all(u8::is_ascii_digit) {
-        return None;
-    }
-    let (year, rest) = match value.tag() {
-        Tag::UtcTime => text.split_at_checked(2)?,
-        Tag::GeneralizedTime => text.split_at_checked(4)?,
-        _ => return None,
+    let (encoded, digits) = match content.whole(Tag::UtcTime) {
+        Some(encoded) => (encoded, 12),
+        None => (content.whole(Tag::GeneralizedTime)?, 14),
     };
-    let year = match (year.len(), year.parse::<i32>().ok()?) {
-        (2, year @ 50..) => 1900 + year,
-        (2, year) => 2000 + year,
-        (_, year) => year,
-    };
-    let number = |at: usize| rest.get(at..at + 2)?.parse::<u8>().ok();
-    let month = Month::try_from(number(0)?).ok()?;
-    let date = Date::from_calendar_date(year, month, number(2)?).ok()?;
-    let time = Time::from_hms(number(4)?, number(6)?, number(8)?).ok()?;
-    let moment = PrimitiveDateTime::new(date, time).assume_utc();
-    (rest.len() == 10).then(|| moment.unix_timestamp())
+    let text = encoded.get(2..)?.strip_suffix(b"Z")?;
+    let is_der = text.len() == digits && text.iter().all(u8::is_ascii_digit);
+    let (_, time) = ASN1Time::from_der(encoded).ok().filter(|_| is_der)?;
+    Some(time.timestamp())
 }
 
 /// 1, 2 or 3.

@@ -2,14 +2,17 @@
 //!
 //! All values are public, so nothing here needs constant time. ring computes the hashes.
 
+use std::sync::LazyLock;
+
 use ecdsa::hazmat::VerifyPrimitive as _;
 use ring::digest;
+use rustls::crypto::ring::default_provider;
 use rustls::pki_types::{
     AlgorithmIdentifier, InvalidSignature, SignatureVerificationAlgorithm, alg_id,
 };
 
 /// `id-ecPublicKey` with `secp224r1`.
-const ECDSA_P224: AlgorithmIdentifier = AlgorithmIdentifier::from_slice(&[
+pub(super) const ECDSA_P224: AlgorithmIdentifier = AlgorithmIdentifier::from_slice(&[
     0x06, 0x07, 0x2a, 0x86, 0x48, 0xce, 0x3d, 0x02, 0x01, 0x06, 0x05, 0x2b, 0x81, 0x04, 0x00, 0x21,
 ]);
 
@@ -17,10 +20,16 @@ const ECDSA_P224: AlgorithmIdentifier = AlgorithmIdentifier::from_slice(&[
 #[derive(Debug)]
 struct Curve {
     key: AlgorithmIdentifier,
-    signature: AlgorithmIdentifier,
-    hash: &'static digest::Algorithm,
+    hash: Hash,
     verify: Verify,
 }
+
+/// ECDSA with a hash, and the hash.
+type Hash = (AlgorithmIdentifier, &'static digest::Algorithm);
+
+const SHA256: Hash = (alg_id::ECDSA_SHA256, &digest::SHA256);
+const SHA384: Hash = (alg_id::ECDSA_SHA384, &digest::SHA384);
+const SHA512: Hash = (alg_id::ECDSA_SHA512, &digest::SHA512);
 
 /// Whether the key (an uncompressed point) made the signature (DER) of the hash.
 type Verify = fn(key: &[u8], hash: &[u8], signature: &[u8]) -> bool;
@@ -31,7 +40,7 @@ impl SignatureVerificationAlgorithm for Curve {
     }
 
     fn signature_alg_id(&self) -> AlgorithmIdentifier {
-        self.signature
+        self.hash.0
     }
 
     fn verify_signature(
@@ -41,7 +50,7 @@ impl SignatureVerificationAlgorithm for Curve {
         signature: &[u8],
     ) -> Result<(), InvalidSignature> {
         const UNCOMPRESSED: u8 = 4;
-        let hash = digest::digest(self.hash, message);
+        let hash = digest::digest(self.hash.1, message);
         let good = public_key.first() == Some(&UNCOMPRESSED)
             && (self.verify)(public_key, hash.as_ref(), signature);
         match good {
@@ -83,27 +92,24 @@ verify!(p256);
 verify!(p384);
 verify!(p521);
 
-macro_rules! algorithms {
-    ($($name:ident: $key:expr, $signature:ident, $hash:ident, $verify:ident;)*) => {
-        $(
-            #[doc = concat!("`", stringify!($name), "`, as the others are called in webpki.")]
-            pub static $name: &dyn SignatureVerificationAlgorithm = &Curve {
-                key: $key,
-                signature: alg_id::$signature,
-                hash: &digest::$hash,
-                verify: $verify,
-            };
-        )*
-    };
+const fn ecdsa(key: AlgorithmIdentifier, hash: Hash, verify: Verify) -> Curve {
+    Curve { key, hash, verify }
 }
 
-algorithms! {
-    ECDSA_P224_SHA256: ECDSA_P224, ECDSA_SHA256, SHA256, p224;
-    ECDSA_P224_SHA384: ECDSA_P224, ECDSA_SHA384, SHA384, p224;
-    ECDSA_P224_SHA512: ECDSA_P224, ECDSA_SHA512, SHA512, p224;
-    ECDSA_P256_SHA512: alg_id::ECDSA_P256, ECDSA_SHA512, SHA512, p256;
-    ECDSA_P384_SHA512: alg_id::ECDSA_P384, ECDSA_SHA512, SHA512, p384;
-    ECDSA_P521_SHA256: alg_id::ECDSA_P521, ECDSA_SHA256, SHA256, p521;
-    ECDSA_P521_SHA384: alg_id::ECDSA_P521, ECDSA_SHA384, SHA384, p521;
-    ECDSA_P521_SHA512: alg_id::ECDSA_P521, ECDSA_SHA512, SHA512, p521;
-}
+/// Those that ring lacks. For each hash P-521 comes first: TLS 1.3 uses the first algorithm of a scheme only.
+pub const OURS: [&dyn SignatureVerificationAlgorithm; 8] = [
+    &ecdsa(alg_id::ECDSA_P521, SHA256, p521),
+    &ecdsa(alg_id::ECDSA_P521, SHA384, p521),
+    &ecdsa(alg_id::ECDSA_P521, SHA512, p521),
+    &ecdsa(alg_id::ECDSA_P256, SHA512, p256),
+    &ecdsa(alg_id::ECDSA_P384, SHA512, p384),
+    &ecdsa(ECDSA_P224, SHA256, p224),
+    &ecdsa(ECDSA_P224, SHA384, p224),
+    &ecdsa(ECDSA_P224, SHA512, p224),
+];
+
+/// All that Go has: ring's, and those of this file.
+pub static ALGORITHMS: LazyLock<Vec<&dyn SignatureVerificationAlgorithm>> = LazyLock::new(|| {
+    let of_ring = default_provider().signature_verification_algorithms;
+    [of_ring.all, &OURS].concat()
+});

@@ -14,15 +14,15 @@ use super::constraints::{self, Constraints};
 use super::der::{DerReader, context};
 
 /// The extensions that verification needs.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub(super) struct Extensions {
     /// SubjectAltName, encoded.
     pub(super) names: Option<Bytes>,
     pub(super) basic: Option<BasicConstraints>,
-    /// No key usage, or one with keyCertSign.
-    pub(super) may_sign: bool,
-    /// No extended key usage, or one with clientAuth or "any".
-    pub(super) allows_client_auth: bool,
+    /// Whether the key usage has keyCertSign; `None`: there is no key usage.
+    signs: Option<bool>,
+    /// Whether the extended key usage has clientAuth or "any"; `None`: there is no extended key usage.
+    authenticates_clients: Option<bool>,
     pub(super) constraints: Option<Constraints>,
     /// Empty: none.
     pub(super) authority_key: Bytes,
@@ -38,21 +38,6 @@ pub(super) struct BasicConstraints {
     pub(super) is_ca: bool,
     /// Most intermediates between this certificate and a leaf.
     pub(super) path_length: Option<usize>,
-}
-
-impl Default for Extensions {
-    fn default() -> Self {
-        Self {
-            names: None,
-            basic: None,
-            may_sign: true,
-            allows_client_auth: true,
-            constraints: None,
-            authority_key: Bytes::new(),
-            subject_key: Bytes::new(),
-            unknown_critical: false,
-        }
-    }
 }
 
 /// `raw`: the certificate that contains `list`.
@@ -79,6 +64,14 @@ const CLIENT_AUTH: &[u8] = &[0x2b, 6, 1, 5, 5, 7, 3, 2];
 const ANY_USAGE: &[u8] = &[0x55, 0x1d, 37, 0];
 
 impl Extensions {
+    pub(super) fn may_sign(&self) -> bool {
+        self.signs.unwrap_or(true)
+    }
+
+    pub(super) fn allows_client_auth(&self) -> bool {
+        self.authenticates_clients.unwrap_or(true)
+    }
+
     /// Whether the extension is known; `None`: it cannot be read.
     fn take(&mut self, raw: &Bytes, id: &[u8], value: &[u8]) -> Option<bool> {
         let number = match id {
@@ -89,7 +82,7 @@ impl Extensions {
         let mut reader = DerReader::new(value)?;
         match number {
             14 => self.subject_key = raw.slice_ref(reader.expect(Tag::OctetString)?),
-            15 => self.may_sign = may_sign(reader.bits()?),
+            15 => self.signs = Some(may_sign(reader.bits()?)),
             17 => {
                 self.names = Some(raw.slice_ref(value));
                 return Some(!constraints::alternatives(value)?.is_empty());
@@ -106,7 +99,7 @@ impl Extensions {
                 let key = reader.sequence()?.tagged(context(0))?;
                 self.authority_key = raw.slice_ref(key.unwrap_or_default());
             }
-            37 => self.allows_client_auth = allows_client_auth(&mut reader)?,
+            37 => self.authenticates_clients = Some(allows_client_auth(&mut reader)?),
             _ => return Some(false),
         }
         Some(true)

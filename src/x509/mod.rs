@@ -18,6 +18,7 @@ mod names;
 pub mod pem;
 mod signature;
 
+use std::collections::HashSet;
 use std::ops::RangeInclusive;
 
 pub use build::Budget;
@@ -44,6 +45,15 @@ impl Roots {
     /// Each certificate must be one that Go can parse.
     pub fn new<D: AsRef<[u8]>>(certificates: &[D]) -> Result<Self, UnparsableCertificate> {
         parse(certificates).map(Self)
+    }
+
+    /// Whether both have a CA in common: subject and public key identify it, because its certificate may be renewed.
+    pub fn shares_authority(&self, others: &Self) -> bool {
+        let ours: HashSet<_> = self.0.iter().map(Certificate::authority).collect();
+        others
+            .0
+            .iter()
+            .any(|other| ours.contains(&other.authority()))
     }
 
     /// Subjects, in DER.

@@ -4,7 +4,6 @@
 //! certificates have been parsed, keys are of a supported type, pairs match. No error contains parts of a file.
 
 use std::borrow::Cow;
-use std::collections::HashSet;
 use std::fs;
 use std::io::{self, Read};
 use std::path::Path;
@@ -27,7 +26,7 @@ const MAX_BYTES: u64 = 1024 * 1024;
 const MAX_CHAIN: usize = (64 << 10) - (1 << 10);
 
 /// Why a PEM file cannot be used; without the path, which the caller knows.
-#[derive(Debug, Clone, Error)]
+#[derive(Debug, Clone, Hash, Error)]
 #[error("{0}")]
 pub struct PemError(Cow<'static, str>);
 
@@ -54,6 +53,8 @@ fn certificate(index: usize, cannot: &str) -> PemError {
     PemError(format!("certificate {} in it cannot be {cannot}", index + 1).into())
 }
 
+/// The library's messages contain parts of the file.
+const DAMAGED: &str = "damaged PEM: a section has no end, or is no base64";
 const NO_CERTIFICATE: &str = "no certificate in it (expected -----BEGIN CERTIFICATE-----)";
 
 /// Reads all certificates of a file, in its order. At least one.
@@ -61,16 +62,11 @@ pub fn read_certs(path: &Path) -> Result<Vec<CertificateDer<'static>>, PemError>
     parse_certs(&read(path)?)
 }
 
-/// Reads the first private key of a file.
-pub fn read_key(path: &Path) -> Result<PrivateKeyDer<'static>, PemError> {
-    parse_key(&read(path)?)
-}
-
 /// Parses all certificates of a PEM text, in its order. At least one.
 pub fn parse_certs(text: &[u8]) -> Result<Vec<CertificateDer<'static>>, PemError> {
     let certs: Vec<_> = CertificateDer::pem_slice_iter(text)
         .collect::<Result<_, _>>()
-        .map_err(damaged)?;
+        .map_err(|_| DAMAGED)?;
     match certs.iter().position(|cert| parsed(cert).is_none()) {
         Some(bad) => Err(certificate(bad, "parsed")),
         None if certs.is_empty() => Err(NO_CERTIFICATE.into()),
@@ -84,7 +80,7 @@ pub fn parse_key(text: &[u8]) -> Result<PrivateKeyDer<'static>, PemError> {
         pem::Error::NoItemsFound => {
             "no private key in it (PKCS#8, PKCS#1 or SEC1; an encrypted one cannot be used)".into()
         }
-        error => damaged(error),
+        _ => DAMAGED.into(),
     })
 }
 
@@ -132,10 +128,7 @@ pub fn roots(certs: &[CertificateDer<'_>]) -> Result<RootCertStore, PemError> {
         let added = store.add(cert.clone());
         added.map_err(|_| certificate(index, "used as an authority"))?;
     }
-    match store.is_empty() {
-        true => Err(NO_CERTIFICATE.into()),
-        false => Ok(store),
-    }
+    Ok(store)
 }
 
 /// The contents of a certificate; `None` for any other block.
@@ -145,38 +138,6 @@ pub fn parsed<'c>(cert: &'c CertificateDer<'_>) -> Option<X509Certificate<'c>> {
         Ok(([], parsed)) => Some(parsed),
         _ => None,
     }
-}
-
-/// Subject and public key of a CA certificate. They identify the CA: the certificate may be renewed.
-pub type Authority = (Vec<u8>, Vec<u8>);
-
-/// The CA that a certificate is of.
-#[must_use]
-pub fn authority(cert: &CertificateDer<'_>) -> Option<Authority> {
-    let content = parsed(cert)?.tbs_certificate;
-    Some((
-        content.subject.as_raw().to_vec(),
-        content.subject_pki.raw.to_vec(),
-    ))
-}
-
-/// Whether both lists have a CA in common.
-#[must_use]
-pub fn have_common_authority(some: &[CertificateDer<'_>], others: &[CertificateDer<'_>]) -> bool {
-    let some: HashSet<_> = some.iter().filter_map(authority).collect();
-    let mut others = others.iter().filter_map(authority);
-    others.any(|other| some.contains(&other))
-}
-
-/// The library's messages contain parts of the file.
-fn damaged(error: pem::Error) -> PemError {
-    let why = match error {
-        pem::Error::MissingSectionEnd { .. } => "damaged PEM: an -----END line is missing",
-        pem::Error::IllegalSectionStart { .. } => "damaged PEM: a -----BEGIN line is wrong",
-        pem::Error::Base64Decode(_) => "damaged PEM: a section is no base64",
-        _ => "damaged PEM: it cannot be read",
-    };
-    why.into()
 }
 
 /// Reads a regular file up to the size limit.

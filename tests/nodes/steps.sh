@@ -1,4 +1,4 @@
-# The steps of docs/deploy.md and docs/upgrade.md, for tests/nodes.sh, which sources this file.
+# The steps of docs/layouts.md and docs/upgrade.md, for tests/nodes.sh, which sources this file.
 # shellcheck shell=bash disable=SC2154  # the caller's variables
 
 readonly own=/etc/kubernetes/kube-interop-proxy manifest=/etc/kubernetes/manifests/kube-apiserver.yaml
@@ -11,7 +11,7 @@ installed() {
     if is_sidecar "$1"; then echo sidecar; elif is_pod "$1"; then echo 'own pod'; else echo 'no proxy'; fi
 }
 server_ready() { [ "$(kubectl_on "$1" get --raw /readyz 2>/dev/null)" = ok ]; }
-proxy_ready() { on "$1" curl --silent --fail http://127.0.0.1:10260/readyz; }
+proxy_ready() { on "$1" curl --silent --fail http://127.0.0.1:6450/readyz; }
 # The containers of the node that run, an ID a line.
 running() { on "$1" ctr --namespace k8s.io tasks list | awk '$3 == "RUNNING" { print $1 }' | sort; }
 of_container() { # NODE NAME
@@ -75,13 +75,13 @@ step_look() {
         kubectl_on "$node" get endpoints kubernetes | grep -q "$(address "$node"):6443" || die "$node is not in the Endpoints"
         until_done 60 "$node's peers" peers "$node" $((count - 1))
         on "$node" "$program" check --config $own/proxy.yaml --live | { grep -v '^ok' || true; }
-        on "$node" curl --silent http://127.0.0.1:10260/metrics | grep '^kube_interop_proxy_requests_total{.*decision="local"'
+        on "$node" curl --silent http://127.0.0.1:6450/metrics | grep '^kube_interop_proxy_requests_total{.*decision="local"'
     done
     kubectl_on cp-1 get nodes
 }
 listening() { on "$1" ss --listening --tcp --numeric --no-header '( sport = :6443 )' | awk '{ print $4 }' | sort -u; }
-all_ready() { ! on "$1" curl --silent 'http://127.0.0.1:10260/readyz?verbose' | grep -F '[-]'; }
-peers() { on "$1" curl --silent http://127.0.0.1:10260/metrics | grep -qx "kube_interop_proxy_peers{state=\"target\"} $2"; }
+all_ready() { ! on "$1" curl --silent 'http://127.0.0.1:6450/readyz?verbose' | grep -F '[-]'; }
+peers() { on "$1" curl --silent http://127.0.0.1:6450/metrics | grep -qx "kube_interop_proxy_peers{state=\"target\"} $2"; }
 
 # ---- restarts -------------------------------------------------------------------------------------------------------
 

@@ -116,7 +116,7 @@ async fn a_role_from_before_is_enough(ground: &Ground, cluster: &Cluster) {
     let said = format!("may not read below /registry/masterleases/, {HEADER_NAMES}: apiservers");
     assert!(ended.stdout.contains(&said), "{}", ended.stdout);
     assert!(
-        !ended.stdout.contains("problem etcd permissions"),
+        !ended.stdout.contains("KIP-041 etcd permissions"),
         "{}",
         ended.stdout
     );

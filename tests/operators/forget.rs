@@ -78,7 +78,7 @@ async fn what_only_a_dead_server_lists_is_a_404_once_it_is_forgotten() {
     let lives = forget("b").await;
     assert_eq!(lives.code, Some(1));
     assert!(
-        lives.one_line().contains("b is not forgotten: it lives"),
+        lives.one_line().contains("b is not forgotten: it is alive"),
         "{}",
         lives.stderr
     );
@@ -134,7 +134,7 @@ async fn what_only_a_dead_server_lists_is_a_404_once_it_is_forgotten() {
     assert!(
         again
             .one_line()
-            .contains("b is not known; known are: a (lives)"),
+            .contains("b is not known; known are: a (alive)"),
         "{}",
         again.stderr
     );
@@ -198,7 +198,7 @@ async fn a_server_that_comes_back_while_somebody_thinks_is_not_dropped() {
         (
             "claims/cp-3/10.0.0.9:6443",
             "{}",
-            "it came back meanwhile: a proxy at 10.0.0.9:6443 takes",
+            "it came back meanwhile: a proxy at 10.0.0.9:6443 claims",
         ),
         (
             "live/cp-3",

@@ -2,6 +2,7 @@
 //! `kubectl patch --local` applies a strategic merge patch with the same library as `kubeadm --patches`.
 
 pub mod apart;
+mod install;
 mod node;
 mod rolling;
 
@@ -141,8 +142,8 @@ fn probes_ask_on_loopback_and_no_port_is_taken_twice() {
             (apiserver, "startupProbe", 6443, "/livez"),
             (apiserver, "livenessProbe", 6443, "/livez"),
             (apiserver, "readinessProbe", 6443, "/readyz"),
-            (proxy, "livenessProbe", 10260, "/livez"),
-            (proxy, "readinessProbe", 10260, "/readyz"),
+            (proxy, "livenessProbe", 6450, "/livez"),
+            (proxy, "readinessProbe", 6450, "/readyz"),
         ] {
             let there = ("127.0.0.1".to_owned(), port, path.to_owned());
             assert_eq!(asked(container, probe), there, "{version}: {probe}");

@@ -110,7 +110,7 @@ async fn nothing_is_told_while_nothing_happens() {
         "serving",
         "the state in etcd was read",
         "the local apiserver is initialized",
-        "the apiserver believes",
+        "the apiserver accepts",
         "watch history begins",
         "apiserver ID",
         "announced to its peers",
@@ -171,7 +171,7 @@ async fn an_outage_of_etcd_is_told_when_it_begins_and_when_it_is_over() {
     let mut cluster = cluster().await;
     let mut log = Log::of(&mut cluster.proxy_a);
     cluster.ground.etcd.kill();
-    eventually("etcd is away for long", LONG, async || {
+    eventually("etcd is down for long", LONG, async || {
         cluster.proxy_a.metric(AGE, &[]).await > 8.0
     })
     .await;

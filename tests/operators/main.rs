@@ -26,5 +26,6 @@ mod monitoring;
 mod next_node;
 mod packages;
 mod page;
+mod repository;
 mod status;
 mod unwritable;

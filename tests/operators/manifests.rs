@@ -126,14 +126,27 @@ async fn prometheus_may_read_metrics_and_finds_the_proxies() {
     );
     let port = &monitor["spec"]["endpoints"][0]["port"];
     assert_eq!(service["spec"]["ports"][0]["name"], *port);
-    for version in super::kubeadm::VERSIONS {
-        let pod = super::kubeadm::patched(version);
-        for (label, value) in service["spec"]["selector"].as_object().unwrap() {
-            assert_eq!(
-                pod["metadata"]["labels"][label], *value,
-                "{version}: {label}"
-            );
+    let own = one(&read("kubeadm/kube-interop-proxy.yaml"), "Pod");
+    for (label, value) in service["spec"]["selector"].as_object().unwrap() {
+        assert_eq!(own["metadata"]["labels"][label], *value, "{label}");
+    }
+    // The other one finds proxies in kube-apiserver pods too.
+    let monitor = one(&read("prometheus/podmonitor.yaml"), "PodMonitor");
+    let patched = super::kubeadm::VERSIONS.map(super::kubeadm::patched);
+    for pod in patched.iter().chain([&own]) {
+        let labels = &pod["metadata"]["labels"];
+        for wanted in monitor["spec"]["selector"]["matchExpressions"]
+            .as_array()
+            .unwrap()
+        {
+            let values = wanted["values"].as_array().unwrap();
+            let found = &labels[wanted["key"].as_str().unwrap()];
+            assert!(values.contains(found), "{wanted}: {labels}");
         }
+        let containers = pod["spec"]["containers"].as_array().unwrap();
+        let kept = &monitor["spec"]["podMetricsEndpoints"][0]["relabelings"][0];
+        let is_kept = |it: &&Value| it["name"] == kept["regex"];
+        assert_eq!(containers.iter().filter(is_kept).count(), 1, "{labels}");
     }
 }
 

@@ -38,6 +38,61 @@ fn prometheus_accepts_the_files_and_alerts_fire_when_they_should() {
     promtool(&["test", "rules", "rules_test.yaml"]);
 }
 
+/// Operators put the place of their documents in for it.
+const DOCUMENTS: &str = "https://kube-interop-proxy.example/";
+const OPERATORS_RULE: &str = "deploy/prometheus/prometheusrule.yaml";
+const OPERATORS_HEAD: &str = "\
+# For the Prometheus operator: the rules of rules.yaml. Made from it: UPDATE_DOCS=1 cargo test --test operators prometheusrule
+apiVersion: monitoring.coreos.com/v1
+kind: PrometheusRule
+metadata:
+  name: kube-interop-proxy
+  namespace: kube-system
+  labels: {prometheus: k8s, role: alert-rules}
+spec:
+";
+
+#[test]
+fn the_prometheusrule_has_the_rules() {
+    let rules = std::fs::read_to_string(file("deploy/prometheus/rules.yaml")).unwrap();
+    let (_, groups) = rules.split_once("\ngroups:\n").unwrap();
+    let lines = std::iter::once("groups:").chain(groups.lines());
+    let lines = lines.map(|line| format!("{}\n", format!("  {line}").trim_end()));
+    let made = OPERATORS_HEAD.to_owned() + &lines.collect::<String>();
+    if std::env::var_os("UPDATE_DOCS").is_some() {
+        std::fs::write(file(OPERATORS_RULE), &made).unwrap();
+    }
+    let found = std::fs::read_to_string(file(OPERATORS_RULE)).unwrap_or_default();
+    assert_eq!(found, made, "{OPERATORS_HEAD}");
+    let [rules, made] = [rules, made].map(|it| serde_yaml::from_str::<Value>(&it).unwrap());
+    assert_eq!(made["spec"]["groups"], rules["groups"]);
+}
+
+/// Who watches several clusters with one Prometheus is told which.
+#[test]
+fn rules_and_dashboard_keep_the_cluster() {
+    for rule in rules() {
+        let expression = rule["expr"].as_str().unwrap();
+        for by in expression.split("by (").skip(1) {
+            assert!(by.starts_with("cluster"), "{expression}");
+        }
+        assert!(!expression.contains("sum("), "{expression}");
+    }
+    let mut found = Vec::new();
+    expressions(&dashboard(), &mut found);
+    for expression in found {
+        for selector in expression.split('{').skip(1) {
+            assert!(
+                selector.starts_with("cluster=~\"$cluster\", "),
+                "{expression}"
+            );
+        }
+        for by in expression.split("by (").skip(1) {
+            assert!(!by.starts_with("instance"), "{expression}");
+        }
+    }
+}
+
 fn rules() -> Vec<Value> {
     let text = std::fs::read_to_string(file("deploy/prometheus/rules.yaml")).unwrap();
     let rules: Value = serde_yaml::from_str(&text).unwrap();
@@ -64,8 +119,8 @@ fn every_alert_is_tested_and_says_where_to_read_on() {
             ["critical", "warning", "info"].contains(&severity),
             "{name}"
         );
-        let runbook = format!("docs/troubleshooting.md#{}", name.to_lowercase());
-        assert_eq!(rule["annotations"]["runbook"], runbook, "{name}");
+        let url = format!("{DOCUMENTS}docs/troubleshooting.md#{}", name.to_lowercase());
+        assert_eq!(rule["annotations"]["runbook_url"], url, "{name}");
         assert!(rule["annotations"]["summary"].is_string(), "{name}");
         assert!(tests.contains(name), "{name} is never tested");
         let heading =

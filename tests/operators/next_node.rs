@@ -38,11 +38,7 @@ async fn it_is_waited_until_enough_others_serve() {
     assert_eq!(ended.stdout, "nothing is lacking\n");
     let ended = wait(cluster.proxy_a.admin(), "2", "100ms").await;
     assert_eq!((ended.code, ended.stdout.as_str()), (Some(1), ""));
-    assert!(
-        ended
-            .stderr
-            .contains("waiting: other servers that serve: 1 of 2\n")
-    );
+    assert!(ended.stderr.contains("waiting: ready targets: 1 of 2\n"));
     assert!(
         ended.stderr.ends_with("not within 100ms\n"),
         "{}",
@@ -284,4 +280,41 @@ fn the_script_says_how_it_is_called() {
         let output = Command::new(script).args(arguments).output().unwrap();
         assert_eq!(output.status.code(), Some(64), "{arguments:?}");
     }
+}
+
+#[test]
+fn the_script_stops_a_node_that_alone_serves_something_only_if_that_is_accepted() {
+    let ground = tempfile::tempdir().unwrap();
+    let on_node = ground.path().join("on-node");
+    // Only the second node has something that no other serves.
+    let text = "#!/bin/sh\ncase \"$1 $*\" in\n*--wait*) ;;\n\
+                'cp-2 '*) echo 'Only here  apps/v9 (1): would be answered 503' ;;\nesac\n";
+    fs::write(&on_node, text).unwrap();
+    fs::set_permissions(&on_node, fs::Permissions::from_mode(0o755)).unwrap();
+    let roll = |from: &str, only_here: &str| {
+        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("deploy/rolling.sh");
+        let mut command = Command::new(script);
+        command.args(NAMES).args(["--", "echo", "stopping"]);
+        command.env("ON_NODE", &on_node).env("FROM", from);
+        let output = command.env("ONLY_HERE", only_here).output().unwrap();
+        (output.status.code(), self::text(&output))
+    };
+    let (code, said) = roll("", "");
+    assert_eq!(code, Some(1), "{said}");
+    assert!(
+        said.contains("\nstopping cp-1\n") && !said.contains("stopping cp-2"),
+        "{said}"
+    );
+    let named = "cp-2: only here: apps/v9 (1): would be answered 503\n";
+    assert!(
+        said.contains(named) && said.contains("FROM=cp-2 ONLY_HERE=accept"),
+        "{said}"
+    );
+    let (code, said) = roll("cp-2", "accept");
+    assert_eq!(code, Some(0), "{said}");
+    assert!(
+        said.contains(named) && said.contains("\nstopping cp-3\n"),
+        "{said}"
+    );
+    assert!(!said.contains("stopping cp-1"), "{said}");
 }

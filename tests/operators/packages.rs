@@ -36,6 +36,48 @@ fn done(command: &mut Command) -> String {
     text.into_owned()
 }
 
+/// What the tool for licences says of this target.
+fn licenses() -> String {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut tool = Command::new(root.join("deploy/release/licenses.py"));
+    done(tool.arg("x86_64-unknown-linux-gnu").current_dir(root))
+}
+
+#[test]
+fn the_licences_of_all_libraries_are_told_with_their_texts() {
+    let told = licenses();
+    // C libraries in crates, what is in ring, and what comes with the compiler.
+    for part in [
+        "libmimalloc-sys 0.1.",
+        ": c_src/mimalloc/",
+        "Microsoft Corporation",
+        ": src/zlib-ng/LICENSE.md",
+        "Jean-loup Gailly and Mark Adler",
+        ": LICENSE-BoringSSL",
+        "the fiat-crypto authors",
+        "Copyright notices for The Rust Standard Library",
+    ] {
+        assert!(told.contains(part), "{part}");
+    }
+    // Every crate that is listed has a text, and the crates of tests are not in it.
+    let (listed, texts) = told.split_once("\n\n=====").unwrap();
+    let crates = listed.lines().filter_map(|line| line.strip_prefix("  "));
+    let mut count = 0;
+    for (name, _) in crates.filter_map(|line| line.split_once(": ")) {
+        let named = format!("\n{name}: ");
+        assert!(
+            texts.contains(&named) || name == "Rust's standard library",
+            "{name}"
+        );
+        count += 1;
+    }
+    assert!(count > 150, "{count}");
+    assert!(
+        !listed.contains("  proptest ") && !listed.contains("  criterion "),
+        "{listed}"
+    );
+}
+
 /// The program and its SBOM, and where packages of them go.
 struct Material {
     dir: TempDir,
@@ -57,6 +99,7 @@ impl Material {
         let mut strip = Command::new("objcopy");
         done(strip.arg("--strip-debug").arg(binary()).arg(program));
         std::fs::write(from.join("sbom.cdx.json"), "{}").unwrap();
+        std::fs::write(from.join("third-party.txt"), licenses()).unwrap();
         Self {
             dir,
             from,
@@ -220,6 +263,8 @@ async fn the_image_serves_without_any_privilege() {
     assert_eq!(version, env!("CARGO_PKG_VERSION"));
     let doc = image.root.join("usr/share/doc/kube-interop-proxy");
     let bom = std::fs::read_to_string(doc.join("sbom.cdx.json")).unwrap();
+    let licences = std::fs::read_to_string(doc.join("third-party.txt")).unwrap();
+    assert!(licences.contains("\n  rustls 0.23."), "{licences}");
     if material.release {
         assert!(std::fs::metadata(&archive).unwrap().len() < 40 * MIB);
         assert!(bom.contains("\"CycloneDX\"") && bom.contains("\"pingora-core\""));
@@ -334,6 +379,7 @@ fn the_debian_package_is_installed_and_purged_without_a_trace() {
         "/usr/share/doc/kube-interop-proxy/examples/config.example.yaml",
         "/usr/share/doc/kube-interop-proxy/examples/proxy.yaml",
         "/usr/share/doc/kube-interop-proxy/sbom.cdx.json",
+        "/usr/share/doc/kube-interop-proxy/third-party.txt",
         "/usr/share/fish/vendor_completions.d/kube-interop-proxy.fish",
         "/usr/share/lintian/overrides/kube-interop-proxy",
         "/usr/share/man/man1/kube-interop-proxy.1.gz",

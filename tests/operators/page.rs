@@ -58,7 +58,7 @@ async fn refreshed(chromium: &mut Chromium) {
 
 #[tokio::test]
 async fn the_page_shows_what_is_so_and_follows_it_without_being_loaded_again() {
-    // Long enough for a request to find B dead before its live key is gone.
+    // Long enough for a request to find B dead before its live key expires.
     let patient = |options: ProxyOptions| options.set("peer.leaseTTL", "10s");
     let mut cluster = Cluster::with(v1_20(), patient).await;
     let admin = cluster.client().cert("admin");
@@ -95,14 +95,14 @@ async fn the_page_shows_what_is_so_and_follows_it_without_being_loaded_again() {
 
     cluster.proxy_b.kill();
     admin.get(HPAS).await;
-    says(&mut chromium, "#peers", &["gone"]).await;
+    says(&mut chromium, "#peers", &["absent"]).await;
     says(
         &mut chromium,
         "#differences tbody tr",
         &["autoscaling", "all"],
     )
     .await;
-    says(&mut chromium, "#differences thead", &["gone"]).await;
+    says(&mut chromium, "#differences thead", &["absent"]).await;
     assert_eq!(chromium.complaints().await, [] as [Value; 0]);
     let page = chromium
         .evaluate("document.body.innerText")
@@ -121,7 +121,7 @@ async fn the_page_shows_what_is_so_and_follows_it_without_being_loaded_again() {
     says(&mut chromium, "#state", &["No answer", "is of"]).await;
     says(&mut chromium, "#refreshed", &["Stale"]).await;
     // What was known is still there.
-    says(&mut chromium, "#peers", &["gone"]).await;
+    says(&mut chromium, "#peers", &["absent"]).await;
     chromium.screenshot(&screenshot("stale")).await;
     cluster.proxy_a.start_again().await;
     says(&mut chromium, "#refreshed", &["Live"]).await;
@@ -277,7 +277,7 @@ async fn programs_get_json_and_pages_of_strangers_get_nothing() {
             "{policy}"
         );
     }
-    for (host, code) in [("rebound.example", "421"), ("localhost:10260", "200")] {
+    for (host, code) in [("rebound.example", "421"), ("localhost:6450", "200")] {
         let request = format!("GET /statusz HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n");
         let answer = bytes(admin, &request).await;
         assert!(

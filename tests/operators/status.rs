@@ -41,16 +41,16 @@ async fn a_ready_proxy_is_0_whatever_is_wrong_with_its_peers() {
     assert_eq!(line(&ended.stdout, "State"), "State ready");
     let endpoint = cluster.proxy_b.addr();
     let peer = line(&ended.stdout, "b");
-    assert_eq!(peer, format!("b {endpoint} v1.20.2 serving"));
+    assert_eq!(peer, format!("b {endpoint} v1.20.2 target"));
     let difference = line(&ended.stdout, "autoscaling/v1");
     assert!(difference.ends_with(" b a"), "{difference}");
     assert!(!ended.stdout.contains("apps/v1"), "{}", ended.stdout);
 
     cluster.proxy_b.kill();
-    eventually("B is shown as gone", LONG, async || {
+    eventually("B is shown as absent", LONG, async || {
         let ended = status(admin, &[]).await;
         assert_eq!(ended.code, Some(0), "{}", ended.stderr);
-        line(&ended.stdout, "b").ends_with(" gone")
+        line(&ended.stdout, "b").ends_with(" absent")
     })
     .await;
     let ended = status(admin, &[]).await;
@@ -138,7 +138,7 @@ async fn a_reader_that_has_gone_is_no_failure() {
 #[tokio::test]
 async fn what_cannot_be_asked_is_1_with_one_line_that_says_why() {
     let nobody = Loopback::new();
-    let closed = nobody.socket(10260);
+    let closed = nobody.socket(6450);
     let ended = status(closed, &[]).await;
     assert_eq!(ended.code, Some(1));
     let line = ended.one_line();
@@ -219,9 +219,9 @@ async fn bad_usage_is_64() {
         &["status", "-o", "yaml"][..],
         &["status", "-o"],
         &["status", "--admin", "127.0.0.1"],
-        &["status", "--admin", "http://127.0.0.1:10260"],
+        &["status", "--admin", "http://127.0.0.1:6450"],
         &["status", "--admin", "127.0.0.1:0"],
-        &["status", "127.0.0.1:10260"],
+        &["status", "127.0.0.1:6450"],
     ] {
         assert_eq!(run(arguments).await.code, Some(64), "{arguments:?}");
     }

@@ -11,14 +11,16 @@ use etcd_client::{
 };
 
 use super::addr::Loopback;
-use super::kube::caches;
+use super::kube::{Need, caches, others_meet};
 use super::peer_links::PeerLinks;
 use super::pki::{LeafOptions, Pki};
-use super::process::{NotFound, Process, Signal};
+use super::process::{COLLECT_LESS, NotFound, Process, Signal};
 
 const CLIENT_PORT: u16 = 2379;
 const PEER_PORT: u16 = 2380;
 const START: Duration = Duration::from_secs(90);
+/// The kube-apiservers that ask etcd for its progress, which Debian's etcd 3.4 does not tell.
+const ASK_FOR_PROGRESS: Need = Need::Since(31);
 
 #[derive(Clone, Debug)]
 pub struct EtcdOptions {
@@ -32,25 +34,34 @@ pub struct EtcdOptions {
 }
 
 impl EtcdOptions {
-    /// Version 3.5 from the cache of `tests/fetch-etcd.sh`, which tells its progress at etcd's own default, or if asked.
+    /// Version 3.5, which tells its progress at etcd's own default, or if asked.
     pub fn v3_5() -> Self {
-        let binary = caches().join("etcd-3.5/etcd");
-        if !binary.is_file() {
-            let what = format!("etcd 3.5 ({})", binary.display());
-            super::missing(&what, "run tests/fetch-etcd.sh");
-        }
         Self {
-            binary,
+            binary: v3_5(),
             progress_notify: Duration::from_secs(600),
             ..Self::default()
         }
     }
 }
 
+/// From the cache of `tests/fetch-etcd.sh`.
+fn v3_5() -> PathBuf {
+    let binary = caches().join("etcd-3.5/etcd");
+    if !binary.is_file() {
+        let what = format!("etcd 3.5 ({})", binary.display());
+        super::missing(&what, "run tests/fetch-etcd.sh");
+    }
+    binary
+}
+
 impl Default for EtcdOptions {
+    /// Debian's own, unless one of the kube-apiservers wants a newer one.
     fn default() -> Self {
         Self {
-            binary: "etcd".into(),
+            binary: match others_meet(ASK_FOR_PROGRESS) {
+                true => v3_5(),
+                false => "etcd".into(),
+            },
             progress_notify: Duration::from_secs(1),
             args: Vec::new(),
             also: Vec::new(),
@@ -383,6 +394,7 @@ fn spawn(
         .arg("--client-cert-auth=true")
         .arg("--logger=zap")
         .arg(progress_flag(options.progress_notify))
+        .env(COLLECT_LESS.0, COLLECT_LESS.1)
         .args(no_fsync(&options.binary).then_some("--unsafe-no-fsync"))
         .args(&options.args);
     match Process::spawn("etcd", &mut command, &dir.join("etcd.log")) {

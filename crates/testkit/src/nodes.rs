@@ -27,6 +27,9 @@ const GRACE: Duration = Duration::from_secs(2);
 const STOPPED: Duration = Duration::from_secs(20);
 const PATIENCE: Duration = Duration::from_secs(90);
 
+/// Watches that left an apiserver before their time.
+pub const HANDED_OVER: &str = "kube_interop_proxy_watch_hand_overs_total";
+
 pub struct Nodes {
     pub servers: Vec<KubeApiServer>,
     /// One for each server, or none.
@@ -69,6 +72,7 @@ impl Nodes {
             let options = self.ground.proxy(IDS[node], self.servers[node].addr());
             let options = options
                 .set("watch.bookmarkOnShutdown", "true")
+                .set("watch.handOver", "true")
                 .set("shutdown.delay", DELAY)
                 .set("shutdown.drain", DRAIN);
             Proxy::start(change(options).until(Until::Ready))
@@ -114,6 +118,22 @@ impl Nodes {
         }
     }
 
+    /// The apiservers alone, one after the other; their proxies stay.
+    pub async fn roll_apiservers(&mut self, signal: Signal, mut step: impl AsyncFnMut()) {
+        for node in 0..self.servers.len() {
+            step().await;
+            let server = self.servers[node].process();
+            server.signal(signal);
+            // An apiserver that is told to stop waits for no watch.
+            server.wait(STOPPED).await;
+            step().await;
+            let server = &mut self.servers[node];
+            server.start_again();
+            server.wait_ready().await;
+            self.until_histories_are_known().await;
+        }
+    }
+
     /// SIGTERM to both at the same moment; returns when they have ended.
     async fn stop(&mut self, node: usize) {
         let server = self.servers[node].process();
@@ -135,6 +155,15 @@ impl Nodes {
         }
     }
 
+    /// How many watches have left an apiserver that stopped, by what became of them, since the proxies began.
+    pub async fn handed_over(&self, result: &str) -> f64 {
+        let mut count = 0.0;
+        for proxy in &self.proxies {
+            count += proxy.metric(HANDED_OVER, &[("result", result)]).await;
+        }
+        count
+    }
+
     /// What all apiservers have written down, each in its order.
     pub fn audit(&self) -> Vec<AuditEvent> {
         let of_node = |(node, host)| {
@@ -147,18 +176,11 @@ impl Nodes {
 
     /// Open watches of a resource at all apiservers.
     pub async fn watches(&self, resource: &str) -> usize {
-        let label = format!("resource=\"{resource}\"");
-        let mut watches = 0.0;
+        let mut watches = 0;
         for server in &self.servers {
-            let text = server.admin().fresh().get("/metrics").await.text();
-            let of_resource = text.lines().filter(|line| {
-                line.starts_with("apiserver_longrunning_gauge{") && line.contains(&label)
-            });
-            let values =
-                of_resource.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok());
-            watches += values.sum::<f64>();
+            watches += server.watches(resource).await;
         }
-        watches as usize
+        watches
     }
 }
 

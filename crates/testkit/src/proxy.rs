@@ -21,7 +21,7 @@ use super::streaming::{Response, Streaming};
 use super::wait::eventually;
 
 const PORT: u16 = 6443;
-const ADMIN_PORT: u16 = 10260;
+const ADMIN_PORT: u16 = 6450;
 const START: Duration = Duration::from_secs(90);
 
 /// When [`Proxy::start`] returns.
@@ -113,6 +113,11 @@ impl ProxyOptions {
     /// asked then.
     pub fn in_network(self, command: Vec<String>) -> Self {
         self.run_by(command).until(Until::Spawned)
+    }
+
+    /// It runs on a host of this name: from 1.26 on the name of an apiserver's identity Lease is made of it.
+    pub fn host_name(self, name: &str) -> Self {
+        self.run_by(super::kube::on_host(name))
     }
 
     /// `command`, with the proxy's own appended, starts it.
@@ -381,7 +386,7 @@ apiServer:
   caFile: {pki}/ca.crt
   proxyClientCertFile: {pki}/front-proxy-client.crt
   proxyClientKeyFile: {pki}/front-proxy-client.key
-  probeInterval: 50ms
+  probeInterval: 200ms
   discoveryInterval: 1s
 etcd:
   endpoints: [{etcd}]
@@ -397,7 +402,7 @@ peer:
   serverName: kubernetes.default.svc
   leaseTTL: 3s
 ifReady: {{mode: Retry, enforce: OptIn}}
-watch: {{bookmarkOnShutdown: false}}
+watch: {{bookmarkOnShutdown: false, handOver: false}}
 shutdown: {{delay: 0s, drain: 5s}}
 admin: {{bindAddress: \"{admin}\"}}
 "

@@ -21,7 +21,7 @@ async fn main() -> ExitCode {
     let fooled = |row: &&attacker::Row| {
         row.marks.0 > 0
             || row
-                .believed
+                .accepted
                 .keys()
                 .any(|who| who.contains("admin") || who.contains("masters"))
     };

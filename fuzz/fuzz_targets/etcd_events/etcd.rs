@@ -207,14 +207,14 @@ impl Source {
 
 #[async_trait]
 impl WatchSource for Source {
-    async fn list(&mut self, _: &str, _: Option<ListingRest>) -> Result<Listing, SourceError> {
+    async fn list(&mut self, _: Option<ListingRest>) -> Result<Listing, SourceError> {
         let mut etcd = self.etcd.lock().expect("a lock");
         etcd.permits(self.topic)?;
         self.cluster = etcd.cluster;
         Ok(etcd.list(self.topic))
     }
 
-    async fn watch(&mut self, _: &str, from: i64) -> Result<Box<dyn ChangeStream>, SourceError> {
+    async fn watch(&mut self, from: i64) -> Result<Box<dyn ChangeStream>, SourceError> {
         self.position = from - 1;
         self.check(&mut self.etcd.lock().expect("a lock"))?;
         Ok(Box::new(self.clone()))

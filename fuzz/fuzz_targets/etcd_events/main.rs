@@ -11,13 +11,13 @@ use std::time::{Duration, Instant};
 
 use arbitrary::Arbitrary;
 use kube_interop_proxy::cluster::keys::Topic;
-use kube_interop_proxy::cluster::record::LiveKey;
+use kube_interop_proxy::cluster::record::{LiveKey, canonical};
 use kube_interop_proxy::cluster::source::{EtcdItem, Event};
-use kube_interop_proxy::cluster::state::{ClusterState, canonical};
+use kube_interop_proxy::cluster::state::ClusterState;
 use kube_interop_proxy::cluster::watch::{Queued, follow, queue};
 use kube_interop_proxy::cluster::{json, record};
 use kube_interop_proxy::local::discovery::LocalView;
-use kube_interop_proxy::routing::table::{ServerKind, Snapshot};
+use kube_interop_proxy::routing::table::{Holders, ServerKind, Snapshot};
 use libfuzzer_sys::fuzz_target;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
@@ -89,7 +89,7 @@ async fn run(steps: impl Iterator<Item = Step>) {
         let (commander, source) = Source::new(&etcd, topic);
         commands.push(commander);
         let (sink, throttle) = (sink.clone(), Arc::default());
-        followers.spawn(follow(source, topic, String::new(), sink, throttle));
+        followers.spawn(follow(source, topic, sink, throttle));
     }
     let mut proxy = Proxy::new(messages);
     let command = |number: u8, command| {
@@ -179,7 +179,7 @@ impl Proxy {
     fn take_all(&mut self, etcd: &Mutex<Etcd>) {
         let restored = etcd.lock().expect("a lock").cluster > 0;
         while let Ok((message, _)) = self.messages.try_recv() {
-            let told = self.state.take(message.clone(), self.now).snapshot;
+            let told = self.state.take(message.clone(), self.now);
             self.state.settle(self.reads);
             self.compiled(told, &message);
             assert!(restored || self.state.revision() >= self.revision);
@@ -227,6 +227,9 @@ impl Proxy {
             if known.history_void {
                 (listed.history_void, listed.history_start) = (true, None);
             }
+            if etcd.cluster > 0 && !known.draining && listed.draining {
+                (listed.draining, listed.history_start) = (false, known.history_start);
+            }
         }
         // A CRD that was written again as it was is no news.
         for snapshot in [&mut known, &mut listed] {
@@ -252,6 +255,7 @@ impl Proxy {
             }
             assert!(!server.target || server.initialized && server.endpoint != OWN_ENDPOINT);
             assert!(!server.ready || server.target);
+            assert!(!server.draining || !server.live && !server.target);
         }
         let targets = self.snapshot.servers.iter().filter(|server| server.target);
         let proxied = targets.filter(|server| server.kind == ServerKind::Proxied);
@@ -272,7 +276,17 @@ fn compile(state: &ClusterState) -> Snapshot {
 fn view(snapshot: &Snapshot) -> impl PartialEq + std::fmt::Debug {
     let flags = (snapshot.synced, snapshot.peer_unknown, snapshot.local_known);
     let servers = (&snapshot.servers, &snapshot.targets, &snapshot.own_record);
-    (flags, servers, &snapshot.custom, snapshot.resources())
+    let resources = snapshot.resources().into_iter();
+    // The servers tell which of them drain.
+    let resources = resources.map(|(gvr, holders)| {
+        let holders = Holders {
+            draining: Vec::new(),
+            ..holders.clone()
+        };
+        (gvr, holders)
+    });
+    let resources: BTreeMap<_, _> = resources.collect();
+    (flags, servers, &snapshot.custom, resources)
 }
 
 /// Whether the proxy can decode an item.
@@ -283,6 +297,7 @@ fn is_decodable(topic: Topic, item: &EtcdItem) -> bool {
     match topic {
         Topic::Servers => json::read::<record::Record>(value).is_ok(),
         Topic::Live => json::read::<LiveKey>(value).is_ok(),
+        Topic::Draining => json::read::<record::DrainingKey>(value).is_ok(),
         Topic::PeerEndpoints => codec::endpoints(value).is_ok(),
         Topic::StorageVersions => codec::storage_version(value).is_ok(),
         Topic::ApiServices => codec::is_aggregated(value).is_ok(),

@@ -68,6 +68,7 @@ impl Write {
                 let other = if choice < 128 { String::new() } else { format!(r#","apiServerID":"{other}""#) };
                 format!(r#"{{"endpoint":"{endpoint}","initialized":{flag}{named}{other}}}"#)
             }
+            Topic::Draining => format!(r#"{{"endpoint":"{endpoint}","historyStart":{choice}}}"#),
             Topic::PeerEndpoints => {
                 let address = endpoint.parse().expect("an address");
                 let server = key.to_owned();
@@ -108,7 +109,11 @@ pub fn topic(number: u8) -> Topic {
 
 pub fn key(topic: Topic, name: u8) -> String {
     let names: &[&str] = match topic {
-        Topic::Servers | Topic::Live | Topic::PeerEndpoints | Topic::Leases(_) => &IDS,
+        Topic::Servers
+        | Topic::Live
+        | Topic::Draining
+        | Topic::PeerEndpoints
+        | Topic::Leases(_) => &IDS,
         Topic::StorageVersions => &["core.pods", "apps.deployments", "example.com.widgets"],
         Topic::Definitions => &["widgets.example.com", "deployments.apps", "nothing"],
         Topic::ApiServices => &["v1.example.com", "v1.", "v1.apps", "nothing"],

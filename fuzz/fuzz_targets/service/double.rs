@@ -202,7 +202,7 @@ impl Double {
             return (0, Answer::Whole);
         };
         let answer = run.answer();
-        // A peer's proxy believes who asks only because of the certificate.
+        // A peer's proxy accepts who asks only because of the certificate.
         assert!(
             self.local || certificate,
             "a peer is asked without a certificate"
@@ -242,7 +242,7 @@ impl Double {
     }
 }
 
-/// Whose request it is. `certificate`: whether the local apiserver believes that.
+/// Whose request it is. `certificate`: whether the local apiserver accepts that.
 fn check_identity(client: Client, headers: &HeaderMap, certificate: Option<bool>) {
     let values = |name: &str| headers.get_all(name).iter().collect::<Vec<_>>();
     let named = headers.contains_key("x-remote-user");

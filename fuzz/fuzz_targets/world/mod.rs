@@ -20,22 +20,24 @@ use kube_interop_proxy::config::{Config, parse};
 use kube_interop_proxy::kube::gvr::{Custom, Definition, Gvr, Pair, ServedSet};
 use kube_interop_proxy::kube::requestheader::{NameList, PublishedNames};
 use kube_interop_proxy::local::state::LocalState;
-use kube_interop_proxy::relay::client::{CountedStream, Downstream};
+use kube_interop_proxy::relay::client::Downstream;
+use kube_interop_proxy::relay::documents::Cache;
 use kube_interop_proxy::relay::observe::Metrics;
+use kube_interop_proxy::relay::recovery;
 use kube_interop_proxy::relay::service::RelayService;
-use kube_interop_proxy::relay::shared::Shared;
-use kube_interop_proxy::relay::shutdown::ShutdownPhase;
-use kube_interop_proxy::relay::{self, RelayInputs};
+use kube_interop_proxy::relay::shared::{Callers, Limits, ServerStates, Shared};
+use kube_interop_proxy::relay::shutdown::{Shutdown, ShutdownPhase};
 use kube_interop_proxy::request::caller::ClientConnection;
 use kube_interop_proxy::request::headers::PrivilegedHeaders;
 use kube_interop_proxy::routing::table::{Server, ServerKind, Snapshot};
+use kube_interop_proxy::server::socket::ClientSocket;
 use kube_interop_proxy::server::{http2, rotate};
 use kube_interop_proxy::tls::credentials::{Credentials, Current};
-use kube_interop_proxy::tls::serving::ServingTls;
 use kube_interop_proxy::tls::verify::ClientCas;
 use kube_interop_proxy::watches::WatchState;
 use kube_interop_proxy::watches::change_logs::ChangeLogs;
 use kube_interop_proxy::watches::stored_here::StoredHere;
+use kube_interop_proxy::x509::Roots;
 use pingora_core::listeners::TlsAccept;
 use pingora_core::listeners::tls::Acceptor;
 use pingora_core::protocols::Ssl;
@@ -110,12 +112,12 @@ impl World {
         let pki = Pki::new();
         let config = pki.config(local.local_addr().expect("an address"));
         let config = parse(&config).expect("a configuration");
-        let (certificates, _) = rotate::begin(&config).expect("certificates");
+        let (certificates, _, _) = rotate::begin(&config).expect("certificates");
         Self {
             pki,
             config,
-            credentials: Arc::new(certificates.credentials),
-            tls: ServingTls::at(&certificates.server, None).clone(),
+            credentials: certificates.credentials.load_full(),
+            tls: certificates.server.load().at(None).clone(),
             local,
             peer,
         }
@@ -156,36 +158,43 @@ impl World {
             .set(&PrivilegedHeaders::new(names), &published_names());
         let (published, _) = Published::new();
         published.snapshot.store(Arc::new(snapshot(peer)));
-        let (phase_sender, phase) = watch::channel(ShutdownPhase::Serving);
         let own = OwnServer {
             id: watch::channel(Some("a".into())).1,
             apiserver_id: watch::channel(None).1,
             endpoint: self.config.peer.advertise_address,
         };
         let credentials: Current = Arc::new(ArcSwap::from(self.credentials.clone()));
-        let inputs = RelayInputs {
-            settings: Arc::new(SharedSettings::new(&self.config)),
+        let metrics = Metrics::new(&Registry::new()).expect("metrics");
+        let [users, peers] =
+            [&self.pki.users, &self.pki.peers].map(|ca| Roots::new(&[ca.der()]).expect("a CA"));
+        let cas = ClientCas { users, peers };
+        let config = self.config.clone();
+        let shared = Arc::new(Shared {
+            settings: Arc::new(SharedSettings::new(&config)),
             own,
-            cas: ClientCas::new(&[self.pki.users.der()], &[self.pki.peers.der()]).expect("CAs"),
+            callers: Callers::new(&config.serving, cas),
             credentials,
             published,
             peer_discovery: Arc::default(),
             local: local_state,
             announcement: Arc::default(),
+            servers: ServerStates::default(),
+            merge_cache: Cache::default(),
             watches: WatchState {
                 change_logs: ChangeLogs::new().0,
                 stored_here: Arc::new(StoredHere::new().0),
             },
-            metrics: Metrics::new(&Registry::new()).expect("metrics"),
+            limits: Limits::new(metrics.unread.clone()),
+            metrics,
             tracer: None,
-            phase,
-        };
-        let shared = relay::start(self.config.clone(), inputs, tasks).expect("a relay");
+            shutdown: Shutdown::new(config.shutdown.drain),
+            control_panicked: Arc::default(),
+            config,
+        });
+        recovery::start(&shared, tasks).expect("clients");
         Service {
             relay: Arc::new(RelayService::new(shared.clone())),
             shared,
-            closing: watch::channel(false),
-            _phase: phase_sender,
         }
     }
 
@@ -198,14 +207,12 @@ impl World {
 pub struct Service {
     relay: Arc<RelayService>,
     shared: Arc<Shared>,
-    closing: (watch::Sender<bool>, watch::Receiver<bool>),
-    _phase: watch::Sender<ShutdownPhase>,
 }
 
 impl Service {
     /// The proxy stops: connections end after their requests.
     pub fn close(&self) {
-        self.closing.0.send_replace(true);
+        self.shared.shutdown.enter(ShutdownPhase::Draining);
     }
 
     /// Requests that have not ended.
@@ -220,14 +227,10 @@ impl Service {
         let chain = WORLD.pki.chain(client);
         let connection = ClientConnection::new(CLIENT.into(), 7, chain);
         let downstream = Arc::new(Downstream::new(connection));
-        let (outflow, unread) = (
-            downstream.outflow.clone(),
-            self.shared.limits.unread.clone(),
-        );
-        let stream = CountedStream::new(theirs, outflow, unread);
-        let (relay, closing) = (self.relay.clone(), self.closing.1.clone());
-        let serving =
-            async move { http2::serve(&relay, stream, &downstream, &closing).await };
+        let unread = self.shared.limits.unread.clone();
+        let socket = ClientSocket::new(theirs, downstream.clone(), unread);
+        let relay = self.relay.clone();
+        let serving = async move { http2::serve(&relay, socket, &downstream).await };
         (ours, serving)
     }
 
@@ -242,20 +245,17 @@ impl Service {
         let connector = TlsConnector::from(WORLD.client_tls(client));
         let name = ServerName::try_from(SERVER_NAME).expect("a name");
         let (theirs, ours) = tokio::join!(accept, connector.connect(name, ours));
-        let (relay, closing) = (self.relay.clone(), self.closing.1.clone());
+        let relay = self.relay.clone();
         let theirs = theirs.expect("a handshake");
         let digest = theirs.get_ssl_digest().expect("TLS");
         let downstream = digest
             .extension
             .get::<Arc<Downstream>>()
             .expect("a connection");
-        let (outflow, unread) = (
-            downstream.outflow.clone(),
-            self.shared.limits.unread.clone(),
-        );
-        let stream = CountedStream::new(theirs, outflow, unread);
+        let unread = self.shared.limits.unread.clone();
+        let socket = ClientSocket::new(theirs, downstream.clone(), unread);
         let tls = Some(digest);
-        let serving = async move { relay.serve_http1(stream, tls, &closing).await };
+        let serving = async move { relay.serve_http1(socket, tls).await };
         (ours.expect("a handshake"), serving)
     }
 }
@@ -310,6 +310,7 @@ fn snapshot(peer: SocketAddr) -> Snapshot {
         version: "1.20".parse().ok(),
         history_start: Some(10),
         history_void: false,
+        draining: false,
         known: true,
         served: Some(Arc::new(served)),
     };

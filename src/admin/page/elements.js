@@ -89,12 +89,15 @@ function clock(moment) {
   return here ? date.toLocaleTimeString("en-GB") : date.toLocaleString("en-GB");
 }
 
-/** How it is with a peer: kind, word, meaning. */
+/** How it is with a peer: kind, its state as metrics name it with what is to be said of it, meaning. */
 function stateOf(peer) {
-  if (!peer.live) return ["bad", "gone", "no sign of life; what it listed is remembered for a while"];
-  if (!peer.initialized) return ["warn", "starting", "its apiserver is not initialized"];
-  if (!peer.target) return ["warn", "no target", "another server is at its address"];
-  if (peer.unhealthy) return ["warn", "unhealthy", "failed, and is tried last until it answers"];
-  if (!peer.known) return ["warn", "stale", "what it lists is what was known last"];
-  return ["ok", "target", "requests can be sent there"];
+  if (!peer.live) return ["bad", "absent", "no sign of life; what it listed is remembered for a while"];
+  const state = peer.bare ? "bare" : peer.target ? "target" : "live";
+  const warning = (note, meaning) => ["warn", `${state}: ${note}`, meaning];
+  if (!peer.initialized) return warning("not initialized", "no request is sent there");
+  if (!peer.target) return warning("another server has its address", "no request is sent to this one");
+  if (!peer.ready) return warning("not ready", "asked last until it is");
+  if (peer.unhealthy) return warning("unhealthy", "failed, and is asked last until it answers");
+  if (!peer.known) return warning("resources not current", "what it lists is what was known last");
+  return ["ok", state, "requests can be sent there"];
 }

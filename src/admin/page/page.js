@@ -53,6 +53,9 @@ function showServer() {
     ["Proxy", server.version],
     ["Apiserver", latest.facts?.apiserverVersion ?? "version not known"],
     ["Compatible with", server.compatibilityVersion ?? "not known"],
+    ["Mixed versions", latest.window
+      ? word("warn", `${latest.window.versions.join(" and ")}, policy ${latest.window.policy}`) : "no",
+      latest.window ? quiet(`since ${latest.window.since}`) : ""],
     ["History", server.historyStart === null ? "not known" : `since revision ${number(server.historyStart)}`],
     ["Lease", lease[server.identityLeaseKeptBy] ?? "none kept by the proxy"],
     ["Only here", count(latest.resources.filter((it) => it.local && !it.peers.length).length, "resource")],
@@ -94,7 +97,7 @@ function showPeers() {
     const [kind, text, meaning] = stateOf(peer);
     const listed = peer.resources === null ? "not known what it lists" : count(peer.resources, "resource");
     return [
-      [h("strong", null, peer.id), quiet(peer.endpoint, peer.bare ? ", bare: without a proxy" : peer.native ? ", without a proxy" : "")],
+      [h("strong", null, peer.id), quiet(peer.endpoint, peer.bare ? ", without a proxy" : peer.native ? ", native mixed version proxy" : "")],
       [word(kind, text), quiet(meaning)],
       [peer.binaryVersion ?? "not known", quiet(peer.compatibilityVersion ? `as ${peer.compatibilityVersion}` : "")],
       listed,

@@ -7,7 +7,7 @@
 //! then forgotten. Subjects are known by a keyed hash alone.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use ring::hmac::{HMAC_SHA256, Key, sign};
@@ -15,6 +15,7 @@ use tokio::sync::OnceCell;
 use tokio::time::Instant;
 
 use super::review::Verdict;
+use crate::net::lock;
 
 const LIFETIME: Duration = Duration::from_secs(10);
 const FALLBACK: Duration = Duration::from_secs(600);
@@ -99,8 +100,7 @@ impl Decisions {
         let mut hash = Hash::default();
         hash.copy_from_slice(sign(&self.key, subject).as_ref());
         let now = Instant::now();
-        let questions = self.questions.lock();
-        let mut questions = questions.unwrap_or_else(PoisonError::into_inner);
+        let mut questions = lock(&self.questions);
         if let Some(known) = questions.get(&hash)
             && known.answer.get().is_none_or(|answer| answer.until > now)
         {

@@ -1,12 +1,17 @@
-//! Whether a request may read metrics.
+//! Whether a request may read metrics: who asks, and when the apiserver is asked about it.
 
+use std::error::Error;
 use std::sync::Arc;
 use std::time::SystemTime;
 
 use http::{HeaderMap, HeaderValue};
+use tokio::sync::Semaphore;
+use tokio::time::{Instant, timeout_at};
 
 use super::decisions::Decisions;
-use super::review::{Reviewer, Subject, User, Verdict};
+use super::review::{self, DEADLINE, ReviewError, Subject, User, Verdict};
+use crate::client::{ClientError, ClientMaker};
+use crate::log_throttle::LogRateLimit;
 use crate::relay::shared::Shared;
 use crate::request::caller::{Caller, ClientConnection, UserHeaders};
 use crate::request::token;
@@ -17,18 +22,27 @@ const AUTHENTICATED: &str = "system:authenticated";
 /// Longer tokens are none: each would be sent to the apiserver.
 const LONGEST_TOKEN: usize = 16 << 10;
 
+/// Reviews at the same time.
+const MOST_AT_ONCE: usize = 4;
+
 pub(super) struct Gate {
     shared: Arc<Shared>,
-    reviewer: Reviewer,
+    /// Of clients for the local apiserver.
+    maker: Arc<ClientMaker>,
     decisions: Decisions,
+    permits: Semaphore,
+    /// For those who were allowed lately: made-up tokens must not keep them waiting.
+    known_permits: Semaphore,
 }
 
 impl Gate {
-    pub(super) fn new(shared: Arc<Shared>, reviewer: Reviewer) -> Self {
+    pub(super) fn new(shared: Arc<Shared>, maker: Arc<ClientMaker>) -> Self {
         Self {
             shared,
-            reviewer,
+            maker,
             decisions: Decisions::default(),
+            permits: Semaphore::new(MOST_AT_ONCE),
+            known_permits: Semaphore::new(MOST_AT_ONCE),
         }
     }
 
@@ -40,10 +54,10 @@ impl Gate {
         connection: &ClientConnection,
         headers: &HeaderMap,
     ) -> Option<Verdict> {
-        let judge = self.shared.callers.judge.load();
+        let authenticator = self.shared.callers.authenticator.load();
         let token = token::of_header(headers).filter(|token| token.len() <= LONGEST_TOKEN);
-        let caller = judge.caller(connection, token.is_some(), SystemTime::now());
-        drop(judge);
+        let caller = authenticator.caller(connection, token.is_some(), SystemTime::now());
+        drop(authenticator);
         let (name, subject) = match (caller, token) {
             (Caller::User(headers), _) => {
                 let user = user(&headers)?;
@@ -55,8 +69,52 @@ impl Gate {
             }
             _ => return None,
         };
-        let review = |known| self.reviewer.verdict(subject, known);
+        let review = |known| self.review(subject, known);
         Some(self.decisions.on(&name, review).await)
+    }
+
+    /// `known`: it was allowed lately.
+    async fn review(&self, subject: Subject<'_>, known: bool) -> Verdict {
+        static LOG_RATE: LogRateLimit = LogRateLimit::new();
+        let deadline = Instant::now() + DEADLINE;
+        let reviewed = timeout_at(deadline, self.ask(subject, known, deadline));
+        let error = match reviewed.await {
+            Ok(Ok(verdict)) => return verdict,
+            Ok(Err(ReviewError::Client(ClientError::Timeout(_)))) | Err(_) => ReviewError::Late,
+            Ok(Err(error)) => error,
+        };
+        if matches!(error, ReviewError::Client(ClientError::Refused)) {
+            self.shared.local.refused();
+        }
+        if let Some(left_out) = LOG_RATE.admit() {
+            let error = &error as &dyn Error;
+            tracing::warn!(
+                error,
+                left_out,
+                "the apiserver does not say who may read metrics"
+            );
+        }
+        Verdict::Unavailable(error.to_string())
+    }
+
+    async fn ask(
+        &self,
+        subject: Subject<'_>,
+        known: bool,
+        deadline: Instant,
+    ) -> Result<Verdict, ReviewError> {
+        // Before it is initialized its RBAC may be empty, and a 403 wrong.
+        if !self.shared.local.is_initialized() {
+            return Err(ReviewError::NotInitialized);
+        }
+        let permits = match known {
+            true => &self.known_permits,
+            false => &self.permits,
+        };
+        // A semaphore is never closed.
+        let _permit = permits.acquire().await.ok();
+        let client = self.maker.client(self.shared.config.api_server.address);
+        review::ask(client, subject, deadline).await
     }
 }
 

@@ -15,7 +15,7 @@ use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
 use super::gate::Gate;
-use super::review::{PATH, Reviewer, Verdict};
+use super::review::{PATH, Verdict};
 use crate::admin::accept::{AdminPort, serve_http};
 use crate::admin::pages::{AdminResponse, Pages, Reasons, TEXT, not_found};
 use crate::admin::predecessor::AdminListener;
@@ -53,11 +53,9 @@ impl SecurePort {
         tls: Arc<ArcSwap<ServingTls>>,
         maker: Arc<ClientMaker>,
     ) -> Self {
-        let address = shared.config.api_server.address;
-        let reviewer = Reviewer::new(maker, address, shared.local.clone());
         Self {
             pages,
-            gate: Gate::new(shared, reviewer),
+            gate: Gate::new(shared, maker),
             tls,
             handshake_lock: Mutex::default(),
         }

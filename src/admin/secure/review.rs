@@ -1,9 +1,6 @@
 //! Asks the local apiserver who a client is and whether it may read metrics: TokenReview, SubjectAccessReview.
 
 use std::collections::BTreeMap;
-use std::error::Error;
-use std::net::SocketAddr;
-use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -11,21 +8,16 @@ use http::{Method, StatusCode};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
-use tokio::sync::Semaphore;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::Instant;
 
-use crate::client::{Client, ClientError, ClientMaker};
-use crate::local::state::LocalState;
-use crate::log_throttle::LogRateLimit;
+use crate::client::{Client, ClientError};
 
 const TOKEN_REVIEWS: &str = "/apis/authentication.k8s.io/v1/tokenreviews";
 const ACCESS_REVIEWS: &str = "/apis/authorization.k8s.io/v1/subjectaccessreviews";
 /// The one path that is reviewed.
 pub(super) const PATH: &str = "/metrics";
 /// Longest wait for a verdict. Prometheus waits 10 s by default.
-const DEADLINE: Duration = Duration::from_secs(5);
-/// Reviews at the same time.
-const MOST_AT_ONCE: usize = 4;
+pub(super) const DEADLINE: Duration = Duration::from_secs(5);
 
 /// Who asks. Has no `Debug`: a token must not get into a log.
 pub(super) enum Subject<'a> {
@@ -74,7 +66,7 @@ pub(super) enum Verdict {
 }
 
 #[derive(Debug, thiserror::Error)]
-enum ReviewError {
+pub(super) enum ReviewError {
     #[error("it is not initialized")]
     NotInitialized,
     #[error("no answer within {DEADLINE:?}")]
@@ -87,78 +79,7 @@ enum ReviewError {
     Unreadable(#[from] serde_json::Error),
 }
 
-pub(super) struct Reviewer {
-    /// Of clients for the local apiserver at `address`.
-    maker: Arc<ClientMaker>,
-    address: SocketAddr,
-    local: Arc<LocalState>,
-    turns: Semaphore,
-    /// For those who were allowed lately: made-up tokens must not keep them waiting.
-    known_turns: Semaphore,
-}
-
-impl Reviewer {
-    pub(super) fn new(
-        maker: Arc<ClientMaker>,
-        address: SocketAddr,
-        local: Arc<LocalState>,
-    ) -> Self {
-        Self {
-            maker,
-            address,
-            local,
-            turns: Semaphore::new(MOST_AT_ONCE),
-            known_turns: Semaphore::new(MOST_AT_ONCE),
-        }
-    }
-
-    /// `known`: it was allowed lately.
-    pub(super) async fn verdict(&self, subject: Subject<'_>, known: bool) -> Verdict {
-        static LOG_RATE: LogRateLimit = LogRateLimit::new();
-        let error = match self.review(subject, known).await {
-            Ok(verdict) => return verdict,
-            Err(error) => error,
-        };
-        if matches!(error, ReviewError::Client(ClientError::Refused)) {
-            self.local.refused();
-        }
-        if let Some(left_out) = LOG_RATE.admit() {
-            let error = &error as &dyn Error;
-            tracing::warn!(
-                error,
-                left_out,
-                "the apiserver does not say who may read metrics"
-            );
-        }
-        Verdict::Unavailable(error.to_string())
-    }
-
-    async fn review(&self, subject: Subject<'_>, known: bool) -> Result<Verdict, ReviewError> {
-        // Before it is initialized its RBAC may be empty, and a 403 wrong.
-        if !self.local.is_initialized() {
-            return Err(ReviewError::NotInitialized);
-        }
-        let deadline = Instant::now() + DEADLINE;
-        let turns = match known {
-            true => &self.known_turns,
-            false => &self.turns,
-        };
-        let reviewed = async {
-            // A semaphore is never closed.
-            let _turn = turns.acquire().await.ok();
-            let client = self.maker.client(self.address);
-            ask(client, subject, deadline).await
-        };
-        match timeout_at(deadline, reviewed).await {
-            Ok(Err(ReviewError::Client(ClientError::Timeout(_)))) | Err(_) => {
-                Err(ReviewError::Late)
-            }
-            Ok(reviewed) => reviewed,
-        }
-    }
-}
-
-async fn ask(
+pub(super) async fn ask(
     mut client: Client,
     subject: Subject<'_>,
     deadline: Instant,
@@ -166,7 +87,11 @@ async fn ask(
     let user = match subject {
         Subject::User(user) => user,
         Subject::Token(token) => {
-            let review = token_review(token);
+            let review = json!({
+                "apiVersion": "authentication.k8s.io/v1",
+                "kind": "TokenReview",
+                "spec": {"token": token},
+            });
             let status = post(&mut client, TOKEN_REVIEWS, &review, deadline).await?;
             match authenticated(status) {
                 Some(user) => user,
@@ -206,14 +131,6 @@ fn status<S: DeserializeOwned>(answer: &[u8]) -> serde_json::Result<S> {
     serde_json::from_slice::<Review<S>>(answer).map(|review| review.status)
 }
 
-fn token_review(token: &str) -> Value {
-    json!({
-        "apiVersion": "authentication.k8s.io/v1",
-        "kind": "TokenReview",
-        "spec": {"token": token},
-    })
-}
-
 fn access_review(user: &User) -> Value {
     let mut spec = json!(user);
     spec["nonResourceAttributes"] = json!({"path": PATH, "verb": "get"});
@@ -225,13 +142,9 @@ fn access_review(user: &User) -> Value {
 }
 
 /// The user of whom a TokenReview says so clearly.
-fn authenticated(
-    TokenStatus {
-        authenticated,
-        user,
-    }: TokenStatus,
-) -> Option<User> {
-    (authenticated && !user.name.is_empty()).then_some(user)
+fn authenticated(status: TokenStatus) -> Option<User> {
+    let is_clear = status.authenticated && !status.user.name.is_empty();
+    is_clear.then_some(status.user)
 }
 
 /// Whether a SubjectAccessReview says yes clearly.

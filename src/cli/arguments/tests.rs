@@ -22,7 +22,7 @@ Wrong usage or configuration.
 .SH FILES
 .TP
 /etc/kubernetes/kube\-interop\-proxy/proxy.yaml
-The configuration that the systemd unit names.
+The configuration, if \fB\-\-config\fR does not name another one.
 .TP
 /usr/share/doc/kube\-interop\-proxy/examples/config.example.yaml
 All keys, with their defaults.

@@ -4,18 +4,15 @@
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
 
-use nix::ifaddrs::getifaddrs;
-use nix::sys::socket::SockaddrStorage;
-
 use super::finding::Finding;
 use super::told;
+use crate::cli::addresses::held;
 use crate::config::Config;
 use crate::local::process;
 
 /// What cannot be read is left out.
 pub fn unserved(config: &Config) -> Option<Finding> {
-    let interfaces = getifaddrs().into_iter().flatten();
-    let own = interfaces.filter_map(|interface| ip(&interface.address?));
+    let own = held().into_iter().map(|(_, ip)| ip);
     let listeners = process::listeners(config.serving.bind_address.port());
     unserved_of(config, own, &listeners)
 }
@@ -42,12 +39,6 @@ fn unserved_of(
         .map(|address| SocketAddr::new(*address, port).to_string());
     let unserved = unserved.collect::<Vec<_>>().join(", ");
     (!unserved.is_empty()).then(|| told::unserved(format!("port {port}"), unserved))
-}
-
-/// `None`: it is of neither family.
-fn ip(address: &SockaddrStorage) -> Option<IpAddr> {
-    let v4 = address.as_sockaddr_in().map(|it| it.ip().into());
-    v4.or_else(|| Some(address.as_sockaddr_in6()?.ip().into()))
 }
 
 /// Whether a listener at `bound` takes connections to `address`. One of `::` may take IPv4, too.
@@ -93,8 +84,8 @@ mod tests {
     fn where_the_port_is_answered_and_the_proxy_does_not_listen_is_named() {
         let warning = |addresses: &str| {
             format!(
-                "warning port 6443: something listens at {addresses} now, and this proxy will not; do: add those that \
-                 clients use to serving.additionalBindAddresses"
+                "warning KIP-090 port 6443: something listens at {addresses} now, and this proxy will not; do: add those that \
+                 clients use to serving.additionalBindAddresses; see docs/findings.md#kip-090"
             )
         };
         for (listening, expected) in [

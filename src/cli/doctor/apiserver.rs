@@ -1,6 +1,7 @@
 //! The local kube-apiserver: whether it is one, is ready, and accepts the users that this proxy asserts. It is asked as
 //! `apiServer.internalUser`; GETs only.
 
+use std::fmt::Display;
 use std::net::{IpAddr, SocketAddr};
 
 use http::StatusCode;
@@ -12,10 +13,11 @@ use super::probe::{self, ConfigKeys, ConnectionFailure, Observations, PATIENCE, 
 use super::{Clients, told};
 use crate::client::Client;
 use crate::config::Config;
+use crate::kube::version::numbers;
 use crate::local::requestheader::check::{PATH, check as check_trust};
 use crate::local::requestheader::findings::TrustReport;
 use crate::tls::files::FileSnapshot;
-use crate::x509::pem::{self, have_common_authority};
+use crate::x509::pem;
 
 const KEYS: ConfigKeys = ConfigKeys {
     server: "the kube-apiserver",
@@ -28,15 +30,9 @@ const KEYS: ConfigKeys = ConfigKeys {
 const PEERS_CA: &str = "serving.requestHeaderClientCAFile";
 const ENDPOINTS: &str = "/api/v1/namespaces/default/endpoints/kubernetes";
 
-/// What it says besides; null what it does not.
-#[derive(Debug, Default)]
-struct Documents {
-    version: Value,
-    /// Endpoints of the Service `kubernetes`.
-    endpoints: Value,
-    /// ConfigMap `extension-apiserver-authentication`.
-    authentication: Value,
-}
+/// What it says besides; null what it does not: its version, the Endpoints of the Service `kubernetes`, and ConfigMap
+/// `extension-apiserver-authentication`.
+type Documents = [Value; 3];
 
 /// Whether it trusts this proxy, and what else differs; or why that is unknown.
 type Trust = Result<TrustReport, String>;
@@ -74,17 +70,12 @@ pub async fn check(
 }
 
 async fn documents(client: &mut Client) -> Documents {
-    Documents {
-        version: json(client, "/version").await,
-        endpoints: json(client, ENDPOINTS).await,
-        authentication: json(client, PATH).await,
+    let mut documents = Documents::default();
+    for (document, path) in documents.iter_mut().zip(["/version", ENDPOINTS, PATH]) {
+        let body = body(client, path).await.unwrap_or_default();
+        *document = serde_json::from_slice(&body).unwrap_or_default();
     }
-}
-
-/// Null without a document.
-async fn json(client: &mut Client, path: &str) -> Value {
-    let body = body(client, path).await.unwrap_or_default();
-    serde_json::from_slice(&body).unwrap_or_default()
+    documents
 }
 
 fn findings(config: &Config, reading: &FileSnapshot<'_>, observed: Observed) -> Vec<Finding> {
@@ -97,14 +88,14 @@ fn findings(config: &Config, reading: &FileSnapshot<'_>, observed: Observed) -> 
         Ok(observed) => observed,
         Err(failure) => return vec![failure.finding(&about, &KEYS)],
     };
-    let (trust, documents) = observed.asked;
-    let believes = (trust.as_ref()).is_ok_and(|trust| trust.problems.is_empty());
-    let version = documents.version["gitVersion"].as_str();
+    let (trust, [version, endpoints, authentication]) = observed.asked;
+    let accepts = (trust.as_ref()).is_ok_and(|trust| trust.problems.is_empty());
+    let version = version["gitVersion"].as_str();
     let version = version.unwrap_or("of unknown version");
     let mut findings = Vec::from_iter(match (observed.status, observed.missing.as_str()) {
         (StatusCode::OK, _) => Some(told::ready(&about, version)),
         // It does not report its state to a client that it does not trust.
-        (StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN, _) if !believes => None,
+        (StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN, _) if !accepts => None,
         (status, "") => Some(told::not_ready(&about, version, status)),
         (status, missing) => Some(told::not_ready(
             &about,
@@ -112,31 +103,39 @@ fn findings(config: &Config, reading: &FileSnapshot<'_>, observed: Observed) -> 
             format!("{status} ({missing})"),
         )),
     });
+    findings.extend(is_too_old(version).then(|| told::too_old(&about, version)));
     match trust {
         Ok(trust) => findings.extend(trust_findings(&about, &trust)),
-        Err(why) => findings.push(told::belief_unknown(&about, why)),
+        Err(why) => findings.push(told::acceptance_unknown(&about, why)),
     }
-    if lead_to(&documents.endpoints, config.api_server.address) {
+    // Before the proxy is installed it has the address itself.
+    let leaves_it = config.api_server.address != config.peer.advertise_address;
+    if leaves_it && lead_to(&endpoints, config.api_server.address) {
         findings.push(told::bypassed(&about));
     }
-    let published = &documents.authentication["data"];
+    let published = &authentication["data"];
     findings.extend(authorities(&about, config, reading, published));
     findings.extend(observed.clock);
     findings
 }
 
+/// Before v1.20. What has another form is not judged.
+fn is_too_old(version: &str) -> bool {
+    matches!(numbers(version), [1, minor, _] if minor < 20)
+}
+
 /// The advice follows the colon of a sentence.
 fn trust_findings(about: &str, trust: &TrustReport) -> Vec<Finding> {
     if trust.problems.is_empty() && trust.warnings.is_empty() {
-        return vec![told::believes(about)];
+        return vec![told::accepts(about)];
     }
-    let parts = |sentence: String| match sentence.split_once(": ") {
+    let parts = |sentence: &dyn Display| match sentence.to_string().split_once(": ") {
         Some((what, advice)) => (what.to_owned(), advice.to_owned()),
-        None => (sentence, "read its log".to_owned()),
+        None => (sentence.to_string(), "read its log".to_owned()),
     };
-    let problems = trust.problems.iter().map(|it| parts(it.to_string()));
-    let problems = problems.map(|(what, advice)| told::disbelieves(about, what, advice));
-    let warnings = trust.warnings.iter().map(|it| parts(it.to_string()));
+    let problems = trust.problems.iter().map(|it| parts(it));
+    let problems = problems.map(|(what, advice)| told::rejects(about, what, advice));
+    let warnings = trust.warnings.iter().map(|it| parts(it));
     let warnings = warnings.map(|(what, advice)| told::differs(about, what, advice));
     problems.chain(warnings).collect()
 }
@@ -167,9 +166,9 @@ fn authorities(
     let proxies = ("requestheader-client-ca-file", proxies);
     let told = [(users, "serving.clientCAFile"), (proxies, PEERS_CA)].map(|((flag, file), key)| {
         let theirs = published[flag].as_str().unwrap_or_default();
-        let theirs = pem::parse_certs(theirs.as_bytes()).ok()?;
-        let ours = reading.client_authorities(file).ok()?;
-        (!have_common_authority(&ours, &theirs)).then(|| told::other_authorities(about, flag, key))
+        let theirs = pem::client_roots(&pem::parse_certs(theirs.as_bytes()).ok()?).ok()?;
+        let ours = reading.client_roots(file).ok()?;
+        (!ours.shares_authority(&theirs)).then(|| told::other_authorities(about, flag, key))
     });
     told.into_iter().flatten().collect()
 }
@@ -198,10 +197,24 @@ mod tests {
         assert_eq!(
             lines,
             [
-                "problem apiserver 127.0.0.1:6443: the apiserver lets everybody in, and knows \
-                 apiServer.proxyClientCertFile as a user's; do: sign it by another CA than --client-ca-file"
+                "problem KIP-054 apiserver 127.0.0.1:6443: the apiserver lets everybody in, and knows \
+                 apiServer.proxyClientCertFile as a user's; do: sign it by another CA than --client-ca-file; see docs/findings.md#kip-054"
             ]
         );
+    }
+
+    #[test]
+    fn versions_before_1_20_are_too_old() {
+        for (version, expected) in [
+            ("v1.19.16", true),
+            ("v1.9.0+x", true),
+            ("v1.20.2", false),
+            ("v1.36.0-alpha.1", false),
+            ("of unknown version", false),
+            ("v2.0.0", false),
+        ] {
+            assert_eq!(is_too_old(version), expected, "{version}");
+        }
     }
 
     #[test]

@@ -18,15 +18,15 @@ use super::finding::Finding;
 use super::told;
 use crate::config::Config;
 use crate::request::caller::{Authenticator, Caller, ClientConnection};
-use crate::tls::files::{FileContent, FileSnapshot, TlsFile};
+use crate::tls::files::{FileSnapshot, TlsFile};
 use crate::tls::rotation::stage;
-use crate::tls::serving::{ServingTls, certificate_for};
+use crate::tls::serving::certificate_for;
 use crate::tls::store::provider;
 use crate::tls::verify::ClientCas;
 use crate::x509::pem;
 
-/// The files, and when they are judged.
-struct Judge<'a> {
+/// The files, and the time for which they are checked.
+struct CertificateFiles<'a> {
     config: &'a Config,
     files: &'a [TlsFile],
     reading: &'a FileSnapshot<'a>,
@@ -39,7 +39,7 @@ pub fn findings(
     reading: &FileSnapshot<'_>,
     now: SystemTime,
 ) -> Vec<Finding> {
-    let judge = Judge {
+    let certificates = CertificateFiles {
         config,
         files,
         reading,
@@ -48,19 +48,18 @@ pub fn findings(
             .unwrap_or_default(),
     };
     let mut checked = BTreeSet::new();
-    let certificates = files
+    let once = files
         .iter()
-        .filter(|file| file.content == FileContent::Certificates && checked.insert(&file.path));
-    let validity = certificates.filter_map(|file| judge.validity(file));
+        .filter(|file| !file.is_key() && checked.insert(&file.path));
+    let validity = once.filter_map(|file| certificates.validity(file));
     let uses = [
-        judge.client_certificate(),
-        judge.serving_certificate(),
-        judge.handshake(),
+        certificates.client_certificate(),
+        certificates.serving_certificate(),
     ];
     validity.chain(uses.into_iter().flatten()).collect()
 }
 
-impl Judge<'_> {
+impl CertificateFiles<'_> {
     /// A file is named once, with all its keys.
     fn about(&self, path: &Path) -> String {
         let naming = self.files.iter().filter(|file| file.path == path);
@@ -94,17 +93,20 @@ impl Judge<'_> {
         let serving = &self.config.serving;
         let chain = self.reading.certificates(path).ok()?;
         let ca_file = &serving.request_header_client_ca_file;
-        let peers = self.reading.client_authorities(ca_file).ok()?;
+        let peers = self.reading.client_roots(ca_file).ok()?;
         let now = SystemTime::UNIX_EPOCH + self.nearest_valid_time(&chain)?;
         let names = &serving.request_header_allowed_names;
-        let judge = Authenticator {
+        let authenticator = Authenticator {
             generation: 0,
-            cas: ClientCas::new(&peers, &peers).ok()?,
+            cas: ClientCas {
+                users: peers.clone(),
+                peers,
+            },
             allowed_names: names.clone(),
         };
         let connection = ClientConnection::new(Ipv4Addr::LOCALHOST.into(), 0, chain);
-        let believed = matches!(judge.caller(&connection, false, now), Caller::Peer);
-        (!believed).then(|| told::peers_reject(self.about(path), names.join(", ")))
+        let accepted = matches!(authenticator.caller(&connection, false, now), Caller::Peer);
+        (!accepted).then(|| told::peers_reject(self.about(path), names.join(", ")))
     }
 
     /// Whether peers with this configuration accept the serving certificate.
@@ -116,11 +118,10 @@ impl Judge<'_> {
         let address = peer.advertise_address.ip();
         let chosen = certificate_for(&self.config.serving, self.reading, sent, address).ok()?;
         let chain = self.reading.certificates(&chosen.cert_file).ok()?;
-        let authorities = self.reading.authorities(&peer.ca_file).ok()?;
+        let roots = Arc::new(self.reading.roots(&peer.ca_file).ok()?);
         let (leaf, intermediates) = chain.split_first()?;
         let about = self.about(&chosen.cert_file);
         let now = UnixTime::since_unix_epoch(self.nearest_valid_time(&chain)?);
-        let roots = Arc::new(pem::roots(&authorities).ok()?);
         let verifier = WebPkiServerVerifier::builder_with_provider(roots, provider());
         let verifier = verifier.build().ok()?;
         let verified = verifier.verify_server_cert(leaf, intermediates, &expected, &[], now);
@@ -131,12 +132,6 @@ impl Judge<'_> {
             )) => Some(told::lacks_name(about, name)),
             Err(_) => Some(told::peers_refuse(about)),
         }
-    }
-
-    /// Files that are not quite usable together.
-    fn handshake(&self) -> Option<Finding> {
-        let (tls, _) = ServingTls::read(&self.config.serving, self.reading).ok()?;
-        Some(told::many_authorities("TLS of clients", tls.warning()?))
     }
 
     /// The time nearest to now at which the certificate is valid: [`Self::validity`] reports if it is not.

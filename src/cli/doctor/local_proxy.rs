@@ -13,7 +13,7 @@ use super::{peers, told};
 use crate::admin::document::ServerStatus;
 use crate::cli::fetch::{self, FetchError};
 use crate::client::ClientMaker;
-use crate::cluster::state::canonical;
+use crate::cluster::record::canonical;
 use crate::config::Config;
 
 const ABOUT: &str = "proxy here";

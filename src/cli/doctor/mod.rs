@@ -11,6 +11,7 @@ pub mod etcd;
 pub mod finding;
 pub mod local_proxy;
 pub mod peers;
+pub mod pre;
 pub mod probe;
 pub mod storage;
 pub mod stored;
@@ -28,8 +29,8 @@ use self::local_proxy::LocalProxy;
 use self::stored::Inventory;
 use crate::client::{ClientMaker, MakerError};
 use crate::cluster::connector;
-use crate::cluster::state::canonical;
-use crate::config::{self, Config};
+use crate::cluster::record::canonical;
+use crate::config::{self, Config, Problem};
 use crate::local;
 use crate::server::rotate;
 use crate::tls::credentials::{Credentials, Current, Trust};
@@ -38,19 +39,23 @@ use crate::tls::files::FileSnapshot;
 /// Time limit for one subject. Two run one after the other: together they stay below half a minute.
 const PATIENCE: Duration = Duration::from_secs(12);
 
+/// What is to be said of a configuration file with these problems.
+pub fn of_file(file: &Path, problems: Option<Vec<Problem>>) -> Vec<Finding> {
+    let about = format!("configuration {}", file.display());
+    match problems {
+        None => vec![told::no_problems(about)],
+        Some(problems) => {
+            let told = problems.iter();
+            told.map(|it| told::misconfigured(&about, it)).collect()
+        }
+    }
+}
+
 /// Checks everything that the configuration in `file` names, as far as possible even if the file has problems.
 pub async fn examine(file: &Path) -> Vec<Finding> {
-    let about = format!("configuration {}", file.display());
-    let problems = config::load(file).err().unwrap_or_default();
-    let told = problems.iter();
-    let mut findings: Vec<_> = told
-        .map(|problem| told::misconfigured(&about, problem))
-        .collect();
-    if problems.is_empty() {
-        findings.push(told::no_problems(about));
-    }
+    let mut findings = of_file(file, config::load(file).err());
     match config::load_without_files(file) {
-        Ok(config) => findings.extend(live(&config, file).await),
+        Ok(config) => findings.extend(live(&config, file, true).await),
         Err(_) => findings.push(told::skipped(
             "everything else",
             "the configuration must be right first",
@@ -59,16 +64,18 @@ pub async fn examine(file: &Path) -> Vec<Finding> {
     findings
 }
 
-async fn live(config: &Config, file: &Path) -> Vec<Finding> {
+/// `is_installed`: the addresses of the configuration are to lead to this proxy.
+async fn live(config: &Config, file: &Path, is_installed: bool) -> Vec<Finding> {
     let mut named = rotate::files(config);
     named.extend(connector::files(&config.etcd));
     let reading = FileSnapshot::read(&named);
     let mut findings = certificates::findings(config, &named, &reading, SystemTime::now());
     let local = Clients::new(config, &config.api_server.ca_file, &reading, local::maker);
     let peers = Clients::new(config, &config.peer.ca_file, &reading, peers_maker);
+    let addressed = peers.as_ref().ok().filter(|_| is_installed);
     let (apiserver, here, etcd) = tokio::join!(
         apiserver::check(config, &local, &reading),
-        LocalProxy::check(config, peers.as_ref().ok().map(|clients| &clients.maker)),
+        LocalProxy::check(config, addressed.map(|clients| &clients.maker)),
         etcd::check(config, &reading),
     );
     findings.extend(etcd.findings);
@@ -118,10 +125,17 @@ async fn cluster(
 /// Clients of the apiserver, or of peers, that connect as the proxy does.
 pub struct Clients {
     credentials: Current,
-    maker: Arc<ClientMaker>,
+    pub maker: Arc<ClientMaker>,
 }
 
 impl Clients {
+    /// Of peers.
+    pub fn of_peers(config: &Config) -> anyhow::Result<Self> {
+        let files = rotate::files(config);
+        let reading = FileSnapshot::read(&files);
+        Self::new(config, &config.peer.ca_file, &reading, peers_maker)
+    }
+
     /// They trust `ca_file` only: what is wrong with the other one hides nothing.
     fn new(
         config: &Config,
@@ -143,11 +157,5 @@ impl Clients {
 }
 
 fn peers_maker(config: &Config, credentials: Current) -> Result<ClientMaker, MakerError> {
-    ClientMaker::new(
-        &config.peer.server_name,
-        credentials,
-        |credentials| &credentials.peers,
-        HeaderMap::new(),
-        probe::PATIENCE,
-    )
+    ClientMaker::of_peers(config, credentials, HeaderMap::new(), probe::PATIENCE)
 }

@@ -20,7 +20,7 @@ use super::stored::Inventory;
 use super::told;
 use crate::client::{self, ClientMaker};
 use crate::cluster::keys::claims_an_id;
-use crate::cluster::state::canonical;
+use crate::cluster::record::canonical;
 use crate::config::RequestHeaders;
 use crate::local::requestheader::check::PATH;
 use crate::local::requestheader::findings::{UserRecognition, recognised};
@@ -139,19 +139,19 @@ pub fn server_ids(own: Option<&str>, mine: &[SocketAddr], inventory: &Inventory)
 /// Servers that have a record and are not live: requests for resources that only they served get 503 until they are
 /// forgotten.
 pub fn absent(inventory: &Inventory, mine: &[SocketAddr], file: &Path) -> Vec<Finding> {
-    let gone = inventory.records.iter().filter(|(id, record)| {
+    let absent = inventory.records.iter().filter(|(id, record)| {
         !is_alive(inventory, id, record.endpoint) && !mine.contains(&canonical(record.endpoint))
     });
-    let told = gone.map(|(id, record)| {
+    let told = absent.map(|(id, record)| {
         let about = format!("peer {id} {}", record.endpoint);
-        told::not_alive(about, id, file.display())
+        told::absent(about, id, file.display())
     });
     told.collect()
 }
 
 /// `header`: the one in which this proxy names users.
 fn findings(about: &str, kind: ServerKind, header: &str, observed: Observed) -> Vec<Finding> {
-    use UserRecognition::{NotBelieved, TakenFor, Unclear, Unnamed, Yes};
+    use UserRecognition::{Rejected, TakenFor, Unclear, Unnamed, Yes};
     let bare = kind == ServerKind::Bare;
     let observed = match observed {
         Ok(observed) => observed,
@@ -166,16 +166,16 @@ fn findings(about: &str, kind: ServerKind, header: &str, observed: Observed) -> 
         // A load balancer before proxies, which the apiservers behind them advertise.
         _ if observed.is_proxy && bare => return Vec::new(),
         _ if !observed.is_proxy && kind.has_proxy() => told::peer_is_no_proxy(about),
-        Ok(NotBelieved) => told::peer_rejects(about, "answers 401"),
+        Ok(Rejected) => told::peer_rejects(about, "answers 401"),
         // A server that does not take the certificate for a peer's answers 401, and never as anonymous.
         Ok(TakenFor(user)) if user == ANONYMOUS => told::peer_reads_other_headers(about, header),
         Ok(TakenFor(user)) => told::peer_rejects(about, format!("takes it for user {user}")),
-        // A server that is not ready need not tell whom it believes.
+        // A server that is not ready need not tell whose credentials it accepts.
         _ if unready => told::peer_not_ready(about),
         Ok(Yes) => told::peer_answers(about),
-        Ok(Unclear(status)) => told::peer_belief_unknown(about, format!("it answers {status}")),
-        Ok(Unnamed) => told::peer_belief_unknown(about, "everybody may read everything there"),
-        Err(why) => told::peer_belief_unknown(about, why),
+        Ok(Unclear(status)) => told::peer_acceptance_unknown(about, format!("it answers {status}")),
+        Ok(Unnamed) => told::peer_acceptance_unknown(about, "everybody may read everything there"),
+        Err(why) => told::peer_acceptance_unknown(about, why),
     };
     [state].into_iter().chain(observed.clock).collect()
 }
@@ -277,18 +277,19 @@ mod tests {
         assert_eq!(said("new", 1, &[]), [""; 0]);
         assert_eq!(
             said("us", 1, &[]),
-            ["ok      server ID us: this proxy's alone"]
+            ["ok      KIP-095 server ID us: used by this proxy only"]
         );
         let line = said("us", 9, &[]).remove(0);
         assert!(
-            line.starts_with("problem server ID us: the proxy at 10.0.0.1:6443 lives"),
+            line.starts_with("problem KIP-096 server ID us: the proxy at 10.0.0.1:6443 uses it"),
             "{line}"
         );
         // A proxy without an ID wants nobody's.
         let lines = said("new", 1, &["-/10.0.0.13:6443", "b/10.0.0.12:6443"]);
         assert_eq!(lines.len(), 1, "{lines:?}");
         assert!(
-            lines[0].starts_with("problem server ID b: the proxy at 10.0.0.12:6443 wants it"),
+            lines[0]
+                .starts_with("problem KIP-097 server ID b: the proxy at 10.0.0.12:6443 claims it"),
             "{lines:?}"
         );
     }
@@ -301,7 +302,7 @@ mod tests {
         let findings = server_ids(None, &[address(1)], &inventory);
         let line = findings[0].to_string();
         assert!(
-            line.starts_with("problem servers b, c: all are said to live at 10.0.0.2:6443"),
+            line.starts_with("problem KIP-098 servers b, c: all have the address 10.0.0.2:6443"),
             "{line}"
         );
     }
@@ -312,20 +313,28 @@ mod tests {
         let lines: Vec<_> = lines.iter().map(ToString::to_string).collect();
         assert_eq!(lines.len(), 1, "{lines:?}");
         assert!(
-            lines[0].ends_with("kube-interop-proxy forget dead --config /etc/kip.yaml"),
+            lines[0].contains("kube-interop-proxy forget dead --config /etc/kip.yaml; see "),
             "{lines:?}"
         );
     }
 
     #[test]
     fn one_cause_is_one_line() {
-        let unbelieved = UserRecognition::NotBelieved;
+        let rejected = UserRecognition::Rejected;
         let cases = [
-            (200, UserRecognition::Yes, "ok      peer b: answers"),
-            (401, UserRecognition::Yes, "ok      peer b: answers"),
-            (503, UserRecognition::Yes, "warning peer b: not ready"),
-            (401, unbelieved, "problem peer b: it does not believe"),
-            (503, UserRecognition::Unnamed, "warning peer b: not ready"),
+            (200, UserRecognition::Yes, "ok      KIP-071 peer b: answers"),
+            (401, UserRecognition::Yes, "ok      KIP-071 peer b: answers"),
+            (
+                503,
+                UserRecognition::Yes,
+                "warning KIP-072 peer b: not ready",
+            ),
+            (401, rejected, "problem KIP-067 peer b: it rejects"),
+            (
+                503,
+                UserRecognition::Unnamed,
+                "warning KIP-072 peer b: not ready",
+            ),
         ];
         for (status, trust, start) in cases {
             let observed = Observations {

@@ -3,8 +3,6 @@
 //! A proxy is recognised by its response to a malformed path, which differs from that of Go's HTTP server and depends
 //! neither on its configuration nor on its apiserver.
 
-use std::error::Error;
-use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -12,7 +10,6 @@ use std::time::{Duration, SystemTime};
 use bytes::Bytes;
 use http::header::DATE;
 use http::{HeaderMap, StatusCode};
-use rustls::AlertDescription;
 use serde_json::Value;
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc2822;
@@ -20,11 +17,14 @@ use tokio::time::timeout;
 
 use super::finding::Finding;
 use super::told;
+use crate::cli::etcd::hung_up;
 use crate::client::{Client, ClientError, ClientMaker, ClientResponse};
 use crate::cluster::source::SourceError;
 use crate::log_throttle::chain;
 use crate::relay::answer::Refusal;
 
+/// How rustls tells that the server ended the handshake.
+const ALERT: &str = "received fatal alert: ";
 /// Time limit for one request.
 pub const PATIENCE: Duration = Duration::from_secs(5);
 /// No check of the proxy but that of the path's form applies to it.
@@ -53,8 +53,8 @@ pub enum ConnectionFailure {
     TimedOut,
     /// The server answers a TLS handshake with something else.
     NotTls,
-    /// The TLS handshake failed, or the server ended it.
-    Tls(rustls::Error),
+    /// The server does not take the client certificate, and says so.
+    CertificateRefused(String),
     Other(String),
 }
 
@@ -67,18 +67,12 @@ pub async fn within<T>(
     probed.unwrap_or(Err(ConnectionFailure::TimedOut))
 }
 
-impl From<io::Error> for ConnectionFailure {
-    fn from(error: io::Error) -> Self {
-        Self::caused_by(&error)
-    }
-}
-
 impl From<ClientError> for ConnectionFailure {
     fn from(error: ClientError) -> Self {
         match error {
             ClientError::Refused => Self::Refused,
             ClientError::Timeout(_) => Self::TimedOut,
-            error => Self::caused_by(&error),
+            error => Self::caused_by(chain(&error)),
         }
     }
 }
@@ -87,27 +81,31 @@ impl From<SourceError> for ConnectionFailure {
     fn from(error: SourceError) -> Self {
         match error {
             SourceError::Timeout => Self::TimedOut,
-            error => Self::Other(error.said()),
+            error => match Self::caused_by(error.said()) {
+                Self::Other(why) if hung_up(&error) && !why.contains(ALERT) => {
+                    Self::CertificateRefused(why)
+                }
+                failure => failure,
+            },
         }
     }
 }
 
 impl ConnectionFailure {
-    fn caused_by(error: &(dyn Error + 'static)) -> Self {
-        use rustls::Error::{InappropriateHandshakeMessage, InappropriateMessage, InvalidMessage};
-        if let Some(error) = find_source::<rustls::Error>(error) {
-            return match error {
-                InvalidMessage(_)
-                | InappropriateMessage { .. }
-                | InappropriateHandshakeMessage { .. } => Self::NotTls,
-                error => Self::Tls(error.clone()),
-            };
+    /// By the texts of rustls and of the system: etcd's client library keeps no more of a cause.
+    fn caused_by(why: String) -> Self {
+        if let Some((_, alert)) = why.split_once(ALERT)
+            && ["Certificate", "UnknownCA", "AccessDenied", "DecryptError"]
+                .iter()
+                .any(|about| alert.contains(about))
+        {
+            return Self::CertificateRefused(alert.to_owned());
         }
-        let cause = find_source::<io::Error>(error);
-        match cause.map(io::Error::kind) {
-            Some(io::ErrorKind::ConnectionRefused) => Self::Refused,
-            Some(io::ErrorKind::TimedOut) => Self::TimedOut,
-            _ => Self::Other(chain(error)),
+        match &why {
+            why if why.contains("Connection refused") => Self::Refused,
+            why if why.contains("timed out") => Self::TimedOut,
+            why if why.contains("corrupt message") => Self::NotTls,
+            _ => Self::Other(why),
         }
     }
 
@@ -117,47 +115,28 @@ impl ConnectionFailure {
     }
 
     pub fn finding(&self, about: &str, keys: &ConfigKeys) -> Finding {
-        use rustls::CertificateError::{BadSignature, NotValidForNameContext, UnknownIssuer};
-        use rustls::Error::{AlertReceived, InvalidCertificate};
+        const INVALID: &str = "invalid peer certificate: ";
         let (server, address, serving) = (keys.server, keys.address, keys.serving);
-        match self {
-            Self::Refused => told::refused(about, server, address),
-            Self::TimedOut => told::timed_out(about, server),
-            Self::NotTls => {
-                told::no_use(about, "what listens there speaks no TLS", address, server)
+        let why = match self {
+            Self::Refused => return told::refused(about, server, address),
+            Self::TimedOut => return told::timed_out(about, server),
+            Self::CertificateRefused(how) => {
+                return told::certificate_refused(about, keys.certificate, how, server);
             }
-            Self::Tls(InvalidCertificate(UnknownIssuer | BadSignature)) => {
+            Self::NotTls => "what listens there speaks no TLS",
+            Self::Other(why) => why,
+        };
+        match why.split_once(INVALID).map(|(_, why)| why) {
+            Some("UnknownIssuer" | "BadSignature") => {
                 told::unknown_authority(about, keys.authority, serving)
             }
-            Self::Tls(InvalidCertificate(error @ NotValidForNameContext { .. })) => {
-                told::wrong_name(about, error, serving, keys.name)
+            Some(why) if why.contains("not valid for name") => {
+                told::wrong_name(about, why, serving, keys.name)
             }
-            Self::Tls(InvalidCertificate(error)) => told::bad_certificate(about, error, serving),
-            Self::Tls(AlertReceived(alert)) if refuses_certificate(*alert) => {
-                let alert = format!("{alert:?}");
-                told::certificate_refused(about, keys.certificate, alert, server)
-            }
-            Self::Tls(error) => told::no_use(about, error, address, server),
-            Self::Other(why) => told::no_use(about, why, address, server),
+            Some(why) => told::bad_certificate(about, why, serving),
+            None => told::no_use(about, why, address, server),
         }
     }
-}
-
-/// Whether the alert is about a certificate (RFC 8446, section 6.2).
-fn refuses_certificate(alert: AlertDescription) -> bool {
-    // 51, decrypt_error: from Go's server, about a client's certificate in TLS 1.2. 116: a certificate is required.
-    matches!(u8::from(alert), 41..=46 | 48 | 49 | 51 | 116)
-}
-
-/// The first error of this type in the chain. `io::Error` does not report its inner error as a source.
-fn find_source<'e, T: Error + 'static>(error: &'e (dyn Error + 'static)) -> Option<&'e T> {
-    if let Some(found) = error.downcast_ref::<T>() {
-        return Some(found);
-    }
-    let outer = error.downcast_ref::<io::Error>();
-    let inside = outer.and_then(io::Error::get_ref);
-    let inside = inside.and_then(|inside| find_source::<T>(inside));
-    inside.or_else(|| find_source::<T>(error.source()?))
 }
 
 /// What answers at an address.
@@ -256,7 +235,9 @@ fn clock_finding(about: &str, skew: f64) -> Option<Finding> {
 
 #[cfg(test)]
 mod tests {
-    use rustls::CertificateError;
+    use std::io;
+
+    use rustls::{AlertDescription, CertificateError};
 
     use super::*;
     use crate::relay::answer::StatusFormat;
@@ -282,8 +263,18 @@ mod tests {
             ConnectionFailure::from(outer).description(&KEYS),
             "its certificate is signed by no CA of etcd.caFile"
         );
-        let refused = io::Error::from(io::ErrorKind::ConnectionRefused);
-        assert_eq!(ConnectionFailure::from(refused), ConnectionFailure::Refused);
+        let of_etcd =
+            |said: &str| ConnectionFailure::from(SourceError::Failed(said.to_owned().into()));
+        let refused = of_etcd("tcp connect error: Connection refused");
+        assert_eq!(refused, ConnectionFailure::Refused);
+        for (said, expected) in [
+            ("transport error: connection closed", "it does not take"),
+            ("received fatal alert: UnknownCA", "it does not take"),
+            ("received fatal alert: HandshakeFailure", "received fatal"),
+        ] {
+            let told = of_etcd(said).description(&KEYS);
+            assert!(told.starts_with(expected), "{told}");
+        }
         for (alert, said) in [
             (
                 AlertDescription::UnknownCA,
@@ -294,7 +285,8 @@ mod tests {
                 "received fatal alert: ProtocolVersion",
             ),
         ] {
-            let failure = ConnectionFailure::from(io_of(rustls::Error::AlertReceived(alert)));
+            let error = io_of(rustls::Error::AlertReceived(alert));
+            let failure = ConnectionFailure::from(ClientError::Connect(error));
             assert!(failure.description(&KEYS).contains(said), "{failure:?}");
         }
     }
@@ -305,7 +297,8 @@ mod tests {
             expected: "kubernetes.default.svc".try_into().unwrap(),
             presented: vec!["DnsName(\"cp-2.example\")".into()],
         });
-        let said = ConnectionFailure::from(io_of(error)).description(&KEYS);
+        let failure = ConnectionFailure::from(ClientError::Connect(io_of(error)));
+        let said = failure.description(&KEYS);
         assert!(
             said.contains("kubernetes.default.svc") && said.contains("cp-2.example"),
             "{said}"
@@ -364,7 +357,12 @@ mod tests {
     fn a_minute_is_a_problem_and_seconds_are_not() {
         let of = |skew| clock_finding("peer b", skew).unwrap().to_string();
         assert_eq!(clock_finding("peer b", 0.9), None);
-        assert!(of(-3.0).starts_with("warning clock of peer b: 3 s behind this machine's; do: "));
-        assert!(of(61.0).starts_with("problem clock of peer b: 61 s ahead of this machine's"));
+        assert!(
+            of(-3.0)
+                .starts_with("warning KIP-100 clock of peer b: 3 s behind this machine's; do: ")
+        );
+        assert!(
+            of(61.0).starts_with("problem KIP-101 clock of peer b: 61 s ahead of this machine's")
+        );
     }
 }

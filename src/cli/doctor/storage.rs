@@ -12,9 +12,8 @@ use super::{Clients, PATIENCE, apiserver, told};
 use crate::client::Client;
 use crate::config::Config;
 use crate::kube::discovery::documents;
-use crate::kube::gvr::{GroupVersion, ResourceKind};
+use crate::kube::gvr::{GroupVersion, Gvr, ResourceKind};
 use crate::watches::prover::{ApiServers, Prover};
-use crate::watches::sample::WatchedResource;
 use crate::watches::storage;
 
 /// Nothing is said if the apiserver is too slow.
@@ -39,7 +38,7 @@ async fn probe(config: &Config, clients: &Clients, etcd: &etcd_client::Client) -
     let (mut here, mut elsewhere, mut asked) = (false, BTreeSet::new(), BTreeSet::new());
     for resource in listed {
         // Else the resource is not among those that kube-apiserver has built in, or is in `etcd.otherResources`.
-        let root = storage::root(&config.etcd, ResourceKind::BuiltIn, &resource.request(""));
+        let root = storage::root(&config.etcd, ResourceKind::BuiltIn, resource.borrow());
         // Not again for other versions, and groups that share its storage.
         let Some(root) = root.filter(|root| asked.insert(root.clone())) else {
             continue;
@@ -61,15 +60,15 @@ async fn probe(config: &Config, clients: &Clients, etcd: &etcd_client::Client) -
 }
 
 /// As `etcd.otherResources` has it.
-fn name(resource: &WatchedResource) -> String {
+fn name(resource: &Gvr) -> String {
     match &*resource.group {
-        "" => resource.resource.to_string(),
+        "" => resource.resource.clone(),
         group => format!("{}.{group}", resource.resource),
     }
 }
 
 /// What can be watched; `None`: it does not say which groups it has.
-async fn listed(client: &mut Client) -> Option<Vec<WatchedResource>> {
+async fn listed(client: &mut Client) -> Option<Vec<Gvr>> {
     let groups = body(client, "/apis").await?;
     let mut versions = vec![GroupVersion {
         group: String::new(),
@@ -82,11 +81,7 @@ async fn listed(client: &mut Client) -> Option<Vec<WatchedResource>> {
         let version = document.and_then(|document| documents::resources(of, &document).ok());
         let resources = version.into_iter().flat_map(|version| version.resources);
         let watched = resources.filter(|it| it.verbs.iter().any(|verb| verb == "watch"));
-        found.extend(watched.map(|resource| WatchedResource {
-            group: (&*of.group).into(),
-            version: (&*of.version).into(),
-            resource: (&*resource.name).into(),
-        }));
+        found.extend(watched.map(|resource| of.gvr(&resource.name)));
     }
     Some(found)
 }

@@ -28,9 +28,10 @@ use crate::config::{BareServersMode, Config};
 pub const UNUSED_NAME: &str = ".check";
 const PERMISSIONS: &str = "etcd permissions";
 /// What proxies write.
-const OURS: [Topic; 4] = [
+const OURS: [Topic; 5] = [
     Topic::Servers,
     Topic::Live,
+    Topic::Draining,
     Topic::Claims,
     Topic::PeerEndpoints,
 ];
@@ -141,8 +142,11 @@ impl Inventory {
                 self.advertised = addresses.flatten().collect();
             }
             // Only whether they may be read counts.
-            Topic::HeaderNames | Topic::Leases(_) | Topic::StorageVersions | Topic::Definitions => {
-            }
+            Topic::Draining
+            | Topic::HeaderNames
+            | Topic::Leases(_)
+            | Topic::StorageVersions
+            | Topic::Definitions => {}
         }
     }
 }

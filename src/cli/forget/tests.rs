@@ -32,7 +32,7 @@ fn described(value: &str, others: &[&str]) -> String {
 fn what_will_be_dropped_is_described_and_steers_no_terminal() {
     let text = described(RECORD, &[]);
     for part in [
-        "cp-3 is gone",
+        "cp-3 is absent",
         "10.0.0.3:6443",
         "v1.20.2\\u{1b}[2J (1.20)",
         "3 resources in 2 group versions",
@@ -73,7 +73,7 @@ fn an_unknown_id_is_answered_with_those_that_are_known() {
     let text = unknown("cp-9", &ids);
     assert_eq!(
         text,
-        "cp-9 is not known; known are: cp-1 (lives), cp-2\\u{7} (gone)"
+        "cp-9 is not known; known are: cp-1 (alive), cp-2\\u{7} (absent)"
     );
     ids.extend((0..60).map(|number| (format!("x{number:02}"), false)));
     assert!(unknown("cp-9", &ids).ends_with(", and 12 more"));

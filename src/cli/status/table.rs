@@ -7,7 +7,8 @@ use time::format_description::well_known::Rfc3339;
 
 use super::wait;
 use crate::admin::document::{
-    CertificatesStatus, EtcdStatus, PeerStatus, ServerStatus, StatusDocument,
+    CertificatesStatus, EtcdStatus, PeerStatus, ServerStatus, StatusDocument, WindowStatus,
+    peer_state,
 };
 use crate::cli::text::{Table, fields, plain, span};
 use crate::kube::gvr::api_version;
@@ -52,6 +53,7 @@ fn this_server(status: &StatusDocument) -> String {
         );
         lines.push(("Forbidden", forbidden));
     }
+    lines.extend(status.window.iter().map(|it| ("Mixed", window(it))));
     if let Some(what) = wait::only_here(status) {
         let refused = format!("{what}: would be answered 503 if this server stopped");
         lines.push(("Only here", refused));
@@ -69,6 +71,28 @@ fn versions(server: &ServerStatus) -> String {
     let apiserver = server.compatibility_version.as_deref();
     let apiserver = plain(apiserver.unwrap_or("unknown"));
     format!("{}, apiserver {apiserver}", plain(&server.version))
+}
+
+/// Versions that differ, and what that means for requests.
+fn window(window: &WindowStatus) -> String {
+    let versions: Vec<_> = window.versions.iter().map(|it| plain(it)).collect();
+    let to = match &*window.policy {
+        "Oldest" => "all to the oldest",
+        "Newest" => "all to the newest",
+        _ => {
+            "each to its own server: writes through an older one drop fields that it does not know"
+        }
+    };
+    let since = window.since.as_deref().unwrap_or("unknown");
+    let left = match window.left {
+        0 => String::new(),
+        left => format!("; requests that stayed nevertheless: {left}"),
+    };
+    format!(
+        "{}, since {}, {to}{left}",
+        versions.join(" and "),
+        plain(since)
+    )
 }
 
 fn etcd(etcd: &EtcdStatus) -> String {
@@ -104,8 +128,8 @@ fn peer_version(peer: &PeerStatus) -> String {
         (None, None) => "-".to_owned(),
         (Some(one), None) | (None, Some(one)) => plain(one),
         (Some(binary), Some(emulated)) => {
-            let rest = binary.trim_start_matches('v').strip_prefix(emulated);
-            match rest.is_some_and(|rest| !rest.starts_with(|c: char| c.is_ascii_digit())) {
+            let same = format!("{emulated}.");
+            match binary.trim_start_matches('v').starts_with(&same) {
                 true => plain(binary),
                 false => format!("{} as {}", plain(binary), plain(emulated)),
             }
@@ -113,30 +137,26 @@ fn peer_version(peer: &PeerStatus) -> String {
     }
 }
 
+/// The state as metrics name it, and what is to be said of it.
 fn state(peer: &PeerStatus) -> String {
-    let mut words = vec![if !peer.live {
-        "gone"
-    } else if !peer.initialized {
-        "starting"
-    } else if !peer.target {
-        "another one is at its address"
-    } else if !peer.ready {
-        "not ready, asked last"
-    } else if peer.unhealthy {
-        "unhealthy, asked last"
-    } else {
-        "serving"
-    }];
-    if peer.live && !peer.known {
-        words.push("what it serves is not known");
+    let state = peer_state(peer.live, peer.bare, peer.target);
+    let mut notes = Vec::new();
+    if peer.live {
+        notes.extend(match peer {
+            _ if !peer.initialized => Some("not initialized"),
+            _ if !peer.target => Some("another server has its address"),
+            _ if !peer.ready => Some("not ready, asked last"),
+            _ if peer.unhealthy => Some("unhealthy, asked last"),
+            _ => None,
+        });
+        notes.extend((!peer.known).then_some("resources not current"));
     }
-    if peer.native {
-        words.push("without a proxy");
+    notes.extend(peer.native.then_some("native mixed version proxy"));
+    notes.extend(peer.bare.then_some("without a proxy"));
+    match notes.is_empty() {
+        true => state.to_owned(),
+        false => format!("{state}: {}", notes.join(", ")),
     }
-    if peer.bare {
-        words.push("bare: without a proxy");
-    }
-    words.join(", ")
 }
 
 /// Resources that some servers serve and others do not: one line for each group version and each set of servers that serve

@@ -2,42 +2,25 @@
 //! nothing has to be refused. Deciding is pure.
 
 use std::collections::BTreeMap;
-use std::thread::sleep;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::fetch;
 use crate::admin::document::{ResourceStatus, StatusDocument};
-use crate::cli::terminal;
 use crate::cli::text::plain;
+use crate::cli::wait::until_nothing_lacks;
+use crate::cli::{block_on, terminal};
 use crate::kube::gvr::api_version;
 
 const PAUSE: Duration = Duration::from_millis(500);
 
-/// Asks the proxy at `admin` until nothing is lacking, at most for `timeout`. What is lacking goes to standard error
-/// whenever it changes.
+/// Asks the proxy at `admin` until nothing is lacking, at most for `timeout`.
 pub fn run(admin: &str, peers: usize, timeout: Duration) -> Result<bool, String> {
-    let deadline = Instant::now() + timeout;
-    let mut said = Vec::new();
-    loop {
-        let lacking = match fetch(admin) {
-            Ok((_, document)) => lacking(&document, peers),
-            Err(error) => vec![error],
-        };
-        if lacking.is_empty() {
-            return terminal::say("nothing is lacking\n").map(|()| true);
-        }
-        if lacking != said {
-            for line in &lacking {
-                terminal::complain(format_args!("waiting: {line}"));
-            }
-            said = lacking;
-        }
-        let left = deadline.saturating_duration_since(Instant::now());
-        if left.is_zero() {
-            return Err(format!("not within {timeout:?}"));
-        }
-        sleep(left.min(PAUSE));
-    }
+    let asking = until_nothing_lacks(timeout, PAUSE, async || match fetch(admin).await {
+        Ok((_, document)) => lacking(&document, peers),
+        Err(error) => vec![error],
+    });
+    block_on(asking).map_err(|_| format!("not within {timeout:?}"))?;
+    terminal::say("nothing is lacking\n").map(|()| true)
 }
 
 /// What must still come true; empty: nothing.
@@ -51,7 +34,7 @@ fn lacking(status: &StatusDocument, peers: usize) -> Vec<String> {
     let serving = status.peers.iter().filter(|it| it.ready && !it.unhealthy);
     let serving = serving.count();
     if serving < peers {
-        lacking.push(format!("other servers that serve: {serving} of {peers}"));
+        lacking.push(format!("ready targets: {serving} of {peers}"));
     }
     let unknown = status.peers.iter().filter(|peer| peer.live && !peer.known);
     lacking.extend(unknown.map(|peer| format!("it is not known what {} serves", plain(&peer.id))));
@@ -122,7 +105,7 @@ mod tests {
             assert_eq!(lacking(&status(|_| {}), peers), Vec::<String>::new());
         }
         let more = lacking(&status(|_| {}), 3);
-        assert_eq!(more, ["other servers that serve: 2 of 3"]);
+        assert_eq!(more, ["ready targets: 2 of 3"]);
     }
 
     #[test]
@@ -135,11 +118,11 @@ mod tests {
             ),
             (
                 |it| it["peers"][0]["ready"] = false.into(),
-                "other servers that serve: 1 of 2",
+                "ready targets: 1 of 2",
             ),
             (
                 |it| it["peers"][1]["unhealthy"] = true.into(),
-                "other servers that serve: 1 of 2",
+                "ready targets: 1 of 2",
             ),
             (
                 |it| it["peers"][1]["known"] = false.into(),

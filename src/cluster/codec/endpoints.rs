@@ -9,10 +9,10 @@ use k8s_pb::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use prost::Message;
 use serde::Deserialize;
 
-use super::{Metadata, Type, Undecodable, decode, json};
+use super::{Metadata, Type, Undecodable, decode, nullable};
 use crate::kube::envelope;
 
-const ENDPOINTS: Type = Type("Endpoints", &["v1"]);
+const ENDPOINTS: Type = Type("Endpoints", "", &["v1"]);
 const IDENTITY: &str = "apiserverIdentity";
 const PORT: &str = "https";
 
@@ -31,7 +31,7 @@ struct Endpoints {
     #[prost(message, optional, tag = "1")]
     metadata: Option<Metadata>,
     #[prost(message, repeated, tag = "2")]
-    #[serde(deserialize_with = "json::or_default")]
+    #[serde(deserialize_with = "nullable")]
     subsets: Vec<Subset>,
 }
 
@@ -39,10 +39,10 @@ struct Endpoints {
 #[serde(default)]
 struct Subset {
     #[prost(message, repeated, tag = "1")]
-    #[serde(deserialize_with = "json::or_default")]
+    #[serde(deserialize_with = "nullable")]
     addresses: Vec<Address>,
     #[prost(message, repeated, tag = "3")]
-    #[serde(deserialize_with = "json::or_default")]
+    #[serde(deserialize_with = "nullable")]
     ports: Vec<Port>,
 }
 

@@ -1,6 +1,5 @@
 //! Identity Leases: which server a Lease names and until when it is valid. Pure.
 
-use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime};
 
 use k8s_pb::apimachinery::pkg::apis::meta::v1::MicroTime;
@@ -12,10 +11,7 @@ use time::{OffsetDateTime, UtcOffset};
 use super::{Metadata, Type, Undecodable, decode};
 
 // In both versions the fields that are read here have the same numbers.
-const LEASE: Type = Type(
-    "Lease",
-    &["coordination.k8s.io/v1", "coordination.k8s.io/v1beta1"],
-);
+const LEASE: Type = Type("Lease", "coordination.k8s.io", &["v1", "v1beta1"]);
 
 /// The label of the Leases that proxies write.
 pub const MANAGED_BY: &str = "app.kubernetes.io/managed-by";
@@ -118,14 +114,8 @@ fn instant(stored: &MicroTime) -> Result<Option<OffsetDateTime>, Undecodable> {
 pub fn lease(value: &[u8]) -> Result<Lease, Undecodable> {
     let stored: StoredLease = decode(value, &LEASE)?;
     let spec = stored.spec.unwrap_or_default();
-    let Metadata {
-        uid,
-        mut labels,
-        annotations,
-    } = stored.metadata.unwrap_or_default();
-    let says = |labels: &BTreeMap<String, String>, key: &str, value: &str| {
-        labels.get(key).is_some_and(|is| is == value)
-    };
+    let metadata = stored.metadata.unwrap_or_default();
+    let label = |key: &str| metadata.labels.get(key).map(String::as_str);
     let holder = spec.holder_identity.filter(|holder| !holder.is_empty());
     let renewed = instant(&spec.renew_time.unwrap_or_default())?;
     let renewed_as = holder
@@ -134,32 +124,24 @@ pub fn lease(value: &[u8]) -> Result<Lease, Undecodable> {
         .map(|(holder, time)| renewal(holder, &micro_time(time)));
     let seconds = spec.lease_duration_seconds.and_then(|s| s.try_into().ok());
     Ok(Lease {
-        identity: says(
-            &labels,
-            "apiserver.kubernetes.io/identity",
-            "kube-apiserver",
-        ) || says(&labels, "k8s.io/component", "kube-apiserver"),
-        published: says(&labels, MANAGED_BY, MANAGER)
+        identity: label("apiserver.kubernetes.io/identity") == Some("kube-apiserver")
+            || label("k8s.io/component") == Some("kube-apiserver"),
+        published: label(MANAGED_BY) == Some(MANAGER)
             && renewed_as.is_some()
-            && annotations.get(RENEWAL) == renewed_as.as_ref(),
-        hostname: labels
-            .remove("kubernetes.io/hostname")
+            && metadata.annotations.get(RENEWAL) == renewed_as.as_ref(),
+        hostname: label("kubernetes.io/hostname")
             .filter(|name| !name.is_empty())
             .map(bounded),
-        holder: holder.map(bounded),
+        holder: holder.as_deref().map(bounded),
         duration: seconds.filter(|s| *s > 0).map(Duration::from_secs),
         renewed: renewed.map(SystemTime::from),
-        uid: bounded(uid),
+        uid: bounded(&metadata.uid),
     })
 }
 
 /// Holders may be as long as an object.
-fn bounded(mut text: String) -> String {
-    let mut end = text.len().min(MOST_TEXT);
-    while !text.is_char_boundary(end) {
-        end -= 1;
-    }
-    text.truncate(end);
-    text.shrink_to_fit();
-    text
+fn bounded(text: &str) -> String {
+    let mut ends = (0..=MOST_TEXT.min(text.len())).rev();
+    let begin = ends.find_map(|end| text.get(..end));
+    begin.unwrap_or_default().to_owned()
 }

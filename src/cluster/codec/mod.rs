@@ -23,8 +23,10 @@ pub use storage_version::{ServerVersions, storage_version, stored_resource};
 
 use super::json::{self, JsonError};
 use crate::kube::envelope::{self, EnvelopeError};
+use crate::kube::gvr;
 use crate::kube::media_type;
-use crate::kube::requestheader::{MalformedList, PublishedNames};
+use crate::kube::nullable;
+use crate::kube::requestheader::{ConfigMap, MalformedList, PublishedNames};
 
 /// Prefix of the values that kube-apiserver encrypts.
 const ENCRYPTED: &[u8] = b"k8s:enc:";
@@ -66,13 +68,14 @@ pub enum Undecodable {
     Names(#[from] MalformedList),
 }
 
-/// The type that an object must have: its kind, and the API versions in which it is stored.
-struct Type(&'static str, &'static [&'static str]);
+/// The type that an object must have: its kind, its group, and the versions in which it is stored.
+struct Type(&'static str, &'static str, &'static [&'static str]);
 
 impl Type {
     fn check(&self, api_version: &str, kind: &str) -> Result<(), Undecodable> {
-        let Self(expected, api_versions) = self;
-        if kind == *expected && api_versions.contains(&api_version) {
+        let Self(expected, group, versions) = self;
+        let is_it = |version: &&str| gvr::api_version(group, version) == api_version;
+        if kind == *expected && versions.iter().any(is_it) {
             return Ok(());
         }
         let found = format!("{api_version} {kind}");
@@ -105,13 +108,13 @@ fn decode<T: Message + Default + DeserializeOwned>(
 #[serde(default)]
 struct Metadata {
     #[prost(string, tag = "5")]
-    #[serde(deserialize_with = "json::or_default")]
+    #[serde(deserialize_with = "nullable")]
     uid: String,
     #[prost(btree_map = "string, string", tag = "11")]
-    #[serde(deserialize_with = "json::or_default")]
+    #[serde(deserialize_with = "nullable")]
     labels: BTreeMap<String, String>,
     #[prost(btree_map = "string, string", tag = "12")]
-    #[serde(deserialize_with = "json::or_default")]
+    #[serde(deserialize_with = "nullable")]
     annotations: BTreeMap<String, String>,
 }
 
@@ -152,13 +155,7 @@ fn plain<'a>(raw: Cow<'a, [u8]>, of: &Type) -> Result<Body<'a>, Undecodable> {
     Ok(Body::Json(raw))
 }
 
-const API_SERVICE: Type = Type(
-    "APIService",
-    &[
-        "apiregistration.k8s.io/v1",
-        "apiregistration.k8s.io/v1beta1",
-    ],
-);
+const API_SERVICE: Type = Type("APIService", "apiregistration.k8s.io", &["v1", "v1beta1"]);
 
 #[derive(Message, Deserialize)]
 #[serde(default)]
@@ -184,15 +181,7 @@ pub fn is_aggregated(value: &[u8]) -> Result<bool, Undecodable> {
     Ok(stored.spec.is_some_and(|spec| spec.service.is_some()))
 }
 
-const CONFIG_MAP: Type = Type("ConfigMap", &["v1"]);
-
-#[derive(Message, Deserialize)]
-#[serde(default)]
-struct ConfigMap {
-    #[prost(btree_map = "string, string", tag = "2")]
-    #[serde(deserialize_with = "json::or_default")]
-    data: BTreeMap<String, String>,
-}
+const CONFIG_MAP: Type = Type("ConfigMap", "", &["v1"]);
 
 /// The header names that kube-apiservers have published in `kube-system/extension-apiserver-authentication`.
 pub fn header_names(value: &[u8]) -> Result<PublishedNames, Undecodable> {
@@ -205,7 +194,8 @@ const MOST_VERSIONS: usize = 100;
 
 const DEFINITION: Type = Type(
     "CustomResourceDefinition",
-    &["apiextensions.k8s.io/v1", "apiextensions.k8s.io/v1beta1"],
+    "apiextensions.k8s.io",
+    &["v1", "v1beta1"],
 );
 
 #[derive(Default, Deserialize)]
@@ -219,7 +209,7 @@ struct CustomResourceDefinition {
 struct DefinitionSpec {
     /// The only version, in objects of before Kubernetes 1.11.
     version: Option<Box<str>>,
-    #[serde(deserialize_with = "json::or_default")]
+    #[serde(deserialize_with = "nullable")]
     versions: Vec<DefinitionVersion>,
 }
 

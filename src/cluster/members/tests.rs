@@ -2,6 +2,7 @@
 
 mod bare;
 mod claims;
+mod draining;
 mod header_names;
 mod others_ids;
 mod suspended;
@@ -14,7 +15,6 @@ use serde_json::json;
 
 use super::*;
 use crate::cluster::codec::encode_endpoints;
-use crate::cluster::keys::Topic;
 use crate::cluster::source::{EtcdItem, Event};
 use crate::kube::gvr::GvrRef;
 use crate::kube::version::Versions;
@@ -78,7 +78,7 @@ fn state(messages: Vec<(Topic, EtcdItem)>) -> ClusterState {
 }
 
 fn take(state: &mut ClusterState, topic: Topic, event: Event) -> bool {
-    state.take((topic, event), Instant::now()).snapshot
+    state.take((topic, event), Instant::now())
 }
 
 fn view(gvrs: &[GvrRef<'_>]) -> LocalView {
@@ -104,6 +104,15 @@ fn holders(snapshot: &Snapshot) -> (Vec<&str>, bool) {
             .collect(),
         holders.absent,
     )
+}
+
+/// The native peer `c` tells what it serves.
+fn native_answers(state: &mut ClusterState, native: NativePeer) {
+    let from = Unproxied {
+        id: Some("c".into()),
+        address: native.address,
+    };
+    assert!(state.answered(from, Ok(native), Instant::now()));
 }
 
 #[test]
@@ -380,7 +389,7 @@ fn an_endpoint_without_a_lease_is_a_native_peer() {
         read: Instant::now(),
         since: Instant::now(),
     };
-    state.native_read("c".into(), native, Instant::now());
+    native_answers(&mut state, native);
     let snapshot = state.compile(Some("a"), &view(&[]));
     assert_eq!(holders(&snapshot), (vec!["c"], false));
     assert!(snapshot.servers[0].kind == ServerKind::Native && !snapshot.peer_unknown);
@@ -472,13 +481,9 @@ fn own_keys_are_those_of_the_own_id_or_of_a_proxy_without_one() {
         (Topic::Claims, item(&format!("a/{OWN}"), "", 4)),
         (Topic::Claims, item(&format!("-/{OWN}"), "", 5)),
     ]);
-    let keys = |own| {
-        let keys = state.own_keys(own);
-        (keys.record, keys.live, keys.claim)
-    };
-    assert_eq!(keys(Some("a")), (2, 3, 4));
-    assert_eq!(keys(Some("b")), (0, 0, 0));
-    assert_eq!(keys(None), (0, 0, 5));
+    assert_eq!(state.own_keys(Some("a")), [2, 3, 0, 4, 0]);
+    assert_eq!(state.own_keys(Some("b")), [0; 5]);
+    assert_eq!(state.own_keys(None), [0, 0, 0, 5, 0]);
 }
 
 #[test]
@@ -492,7 +497,7 @@ fn what_a_native_peers_discovery_lacks_is_not_added_by_storage_versions() {
         read: Instant::now(),
         since: Instant::now(),
     };
-    state.native_read("c".into(), native, Instant::now());
+    native_answers(&mut state, native);
     let snapshot = state.compile(Some("a"), &view(&[]));
     assert!(snapshot.holders(HPA).is_none() && !snapshot.peer_unknown);
 }

@@ -25,13 +25,7 @@ fn broken() -> SourceError {
 /// Follows `fake` until `count` events were told.
 async fn events(fake: &FakeSource, count: usize) -> Vec<Event> {
     let (sink, mut received) = queue(64);
-    let follower = tokio::spawn(follow(
-        fake.clone(),
-        Topic::Live,
-        "/p/".into(),
-        sink,
-        Arc::default(),
-    ));
+    let follower = tokio::spawn(follow(fake.clone(), Topic::Live, sink, Arc::default()));
     let mut events = Vec::new();
     while events.len() < count {
         events.push(received.recv().await.unwrap().0.1);
@@ -212,7 +206,7 @@ async fn nobody_listening_ends_it() {
     ]);
     let (sink, received) = queue(1);
     drop(received);
-    follow(fake, Topic::Live, "/p/".into(), sink, Arc::default()).await;
+    follow(fake, Topic::Live, sink, Arc::default()).await;
 }
 
 #[tokio::test(start_paused = true)]

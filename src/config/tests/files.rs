@@ -53,7 +53,7 @@ impl Fixture {
     }
 
     fn load(&self) -> Result<Config, Vec<Problem>> {
-        load(&self.path("config.yaml"))
+        load(&self.path("config.yaml")).map(|loaded| loaded.config)
     }
 
     /// The problems, with the directory taken out.
@@ -111,12 +111,12 @@ fn files_that_cannot_be_used_are_named_with_their_key() {
         (
             "serving.crt",
             "-----BEGIN CERTIFICATE-----\nAAAA\n",
-            "serving.certFile (line 5): serving.crt: damaged PEM: an -----END line is missing",
+            "serving.certFile (line 5): serving.crt: damaged PEM: a section has no end, or is no base64",
         ),
         (
             "serving.crt",
             "-----BEGIN CERTIFICATE-----\n?!\n-----END CERTIFICATE-----\n",
-            "serving.certFile (line 5): serving.crt: damaged PEM: a section is no base64",
+            "serving.certFile (line 5): serving.crt: damaged PEM: a section has no end, or is no base64",
         ),
         (
             "serving.key",

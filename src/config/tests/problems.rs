@@ -48,7 +48,7 @@ fn wrong_keys_are_named_with_their_line() {
             "wrong version",
             minimal_with("v1alpha1", "v2"),
             "apiVersion (line 1): \"kube-interop-proxy/v2\" is not \
-             kube-interop-proxy/v1alpha1, the only one that is known",
+             kube-interop-proxy/v1alpha1",
         ),
         (
             "missing version",
@@ -105,7 +105,7 @@ fn every_problem_is_reported_at_once() {
              clientCAFile, requestHeaderClientCAFile, requestHeaderAllowedNames, requestHeaderUsernameHeaders, \
              requestHeaderUidHeaders, requestHeaderGroupHeaders, requestHeaderExtraHeaderPrefixes, goawayChance, \
              sniCertificates, minTLSVersion, cipherSuites",
-            "apiServer.serverName (line 11): \"\" is neither a DNS name nor an IP address: the server's certificate is verified against it",
+            "apiServer.serverName (line 11): \"\" is not a DNS name or an IP address",
             "apiServer.probeInterval (line 12): \"soon\" is not a duration such as 500ms or 1m30s",
             "peer.advertiseAddress (line 21): required, but missing",
             "discovery.mode (line 24): \"newest\" is not one of Merged, Newest, Local",

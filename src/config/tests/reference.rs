@@ -16,18 +16,17 @@ const INTRODUCTION: &str = "\
 
 <!-- Generated from the code and config.example.yaml; do not edit. UPDATE_DOCS=1 cargo test --lib reference -->
 
-One YAML file, given to `kube-interop-proxy run --config FILE`. `kube-interop-proxy check --config FILE` reports all
-problems of a file at once, each with its line. [config.example.yaml](../config.example.yaml) is a complete file to start
-from.
+One YAML file; [config.example.yaml](../config.example.yaml) is a complete one. `kube-interop-proxy check --config FILE` reports
+all problems of a file at once, each with its line.
 
 - The file begins with `apiVersion: kube-interop-proxy/v1alpha1` and `kind: ProxyConfiguration`.
-- Keys without a default are required. Unknown and repeated keys are errors. `null`, or no value after the colon, is the
-  same as leaving the key out.
-- Durations are written as in Kubernetes: `500ms`, `1m30s`, `1h`.
-- Relative paths start from the directory of the file. Certificates, keys and CAs are PEM files. The proxy reads them again
-  when they change ([upgrade.md](upgrade.md#certificates)).
-- The proxy reads this file again when it changes, too ([upgrade.md](upgrade.md#settings)). These keys take effect then:
-  RELOADED. All others take effect at the next start.
+- Unknown and repeated keys are errors. `null`, or no value after the colon, is the same as leaving the key out.
+- Durations are written as in Kubernetes, `500ms`, `1m30s`, `1h`, up to 8760h; IPv6 addresses with ports as
+  `[2001:db8::11]:6443`.
+- Relative paths start from the directory of the file. Certificates, keys and CAs are PEM files, and are read again
+  [when they change](upgrade.md#certificates).
+- So is this file ([upgrade.md](upgrade.md#settings)). These keys take effect then, all others at the next start:
+  RELOADED.
 ";
 
 /// The comment before each key of the example, by the key's path.
@@ -79,6 +78,39 @@ fn without_default(text: &str, default: Option<&Node>) -> String {
     text.replace(&format!(", default {default}"), "")
 }
 
+/// What a key takes, without what the introduction says of all keys.
+fn takes(key: &Key) -> String {
+    let shorter = [
+        (" such as 10.0.0.11:6443 or [2001:db8::11]:6443", ""),
+        (", at most 8760h", ""),
+        ("a list; each item:", "list:"),
+        ("the path of a file", "file"),
+        ("a whole number from ", ""),
+        ("a number from ", ""),
+        ("a duration", "duration"),
+        ("one of ", ""),
+        ("true or false", "boolean"),
+        ("the name of a header", "header"),
+        ("a DNS name or an IP address", "name or IP"),
+        (" in plain ASCII without white space", ""),
+        (
+            " without control characters, and without white space at its ends",
+            "",
+        ),
+        (", such as X-Remote-Extra-", ""),
+    ];
+    let short = |text: String, (long, short): (&str, &str)| text.replace(long, short);
+    shorter.into_iter().fold(key.takes.clone(), short)
+}
+
+/// A key's meaning without the bounds that what it takes has too.
+fn without_bounds(text: &str, takes: &str) -> String {
+    let bounds = takes.split(", ").skip(1);
+    bounds.fold(text.to_owned(), |text, bound| {
+        text.replace(&format!(", {bound}"), "")
+    })
+}
+
 /// Flags of kube-apiserver as code.
 fn with_code(text: &str) -> String {
     let word = |word: &str| {
@@ -128,10 +160,11 @@ fn the_reference_of_the_configuration_is_current() {
             "{} has no comment in the example",
             key.path
         );
-        let meaning = with_code(&without_default(comment, key.default.as_ref()));
+        let meaning = without_default(comment, key.default.as_ref());
+        let meaning = with_code(&without_bounds(&meaning, &key.takes));
         let cells = [
             format!("`{}`", key.path),
-            key.takes.clone(),
+            takes(&key),
             default_cell(&key),
             meaning,
         ];

@@ -25,9 +25,13 @@ const OTHERS: &[(&str, &str)] = &[
     ("rerouting.unsynced", "ServeLocal"),
     ("rerouting.ignoredAddresses", "[10.0.0.9]"),
     ("versionAwareness.enabled", "false"),
+    ("versionAwareness.default", "Oldest"),
+    ("versionAwareness.userAgents", "false"),
     ("discovery.mode", "Local"),
     ("watch.resumeRouting", "false"),
     ("watch.bookmarkOnShutdown", "false"),
+    ("watch.handOver", "false"),
+    ("watch.handOverTimeout", "7s"),
     ("logging.filter", "debug"),
 ];
 
@@ -59,7 +63,7 @@ fn the_keys_that_are_read_again_change_the_settings_and_others_do_not() {
 fn every_key_that_has_a_value_is_known_with_it() {
     // The only key without a default.
     let address = "secureBindAddress:\n";
-    let text = EXAMPLE.replace(address, "secureBindAddress: 10.0.0.11:10261\n");
+    let text = EXAMPLE.replace(address, "secureBindAddress: 10.0.0.11:6451\n");
     let (_, values) = read(&text);
     let known: Vec<_> = values.into_keys().collect();
     for key in keys() {
@@ -106,7 +110,7 @@ fn a_misspelled_log_filter_is_refused_and_does_not_silence_the_log() {
         "'[span]=info'",
     ] {
         let text = minimal_and(&format!("logging:\n  filter: {filter}"));
-        let rule = "is not made of levels (off, error, warn, info, debug, trace) and target=level";
+        let rule = "is not levels (off, error, warn, info, debug, trace) and target=level";
         let expected = format!(
             "logging.filter (line 22): \"{}\" {rule}",
             filter.trim_matches('\'')

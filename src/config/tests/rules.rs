@@ -40,11 +40,11 @@ fn identity_headers_have_one_meaning_each() {
         ),
         (
             "requestHeaderExtraHeaderPrefixes: [X-]",
-            "serving.requestHeaderExtraHeaderPrefixes[0] (line 4): \"X-\" would take in x-forwarded-for; make it longer",
+            "serving.requestHeaderExtraHeaderPrefixes[0] (line 4): \"X-\" would take in headers with a meaning; make it longer",
         ),
         (
             "requestHeaderExtraHeaderPrefixes: [impersonate-extra-]",
-            "serving.requestHeaderExtraHeaderPrefixes[0] (line 4): \"impersonate-extra-\" would take in impersonate-; make it longer",
+            "serving.requestHeaderExtraHeaderPrefixes[0] (line 4): \"impersonate-extra-\" would take in headers with a meaning; make it longer",
         ),
         (
             "requestHeaderExtraHeaderPrefixes: [X-Remote-Us]",
@@ -53,8 +53,8 @@ fn identity_headers_have_one_meaning_each() {
         ),
         (
             "requestHeaderAllowedNames: [' a']",
-            "serving.requestHeaderAllowedNames[0] (line 4): \" a\" must not be empty, nor have control characters or white space \
-          at its ends",
+            "serving.requestHeaderAllowedNames[0] (line 4): \" a\" is not a common name without control characters, and without \
+             white space at its ends",
         ),
     ] {
         let text = minimal_with("serving:", &format!("serving:\n  {setting}"));
@@ -141,7 +141,7 @@ fn further_addresses_must_be_others() {
             "serving.additionalBindAddresses[0] (line 4): is the same as apiServer.address; each needs an address of its own",
         ),
         (
-            "['127.0.0.1:10260']",
+            "['127.0.0.1:6450']",
             "serving.additionalBindAddresses[0] (line 4): is the same as admin.bindAddress; each needs an address of its own",
         ),
         (

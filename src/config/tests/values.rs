@@ -63,7 +63,7 @@ fn wrong_values_are_named_with_key_line_and_remedy() {
         ),
         (
             "bindAddress: 10.0.0.11:6443",
-            "bindAddress: 127.0.0.1:10260",
+            "bindAddress: 127.0.0.1:6450",
             "admin.bindAddress: is the same as serving.bindAddress; each needs an address of its own",
         ),
         (
@@ -79,12 +79,12 @@ fn wrong_values_are_named_with_key_line_and_remedy() {
         (
             "certFile: serving.crt",
             "certFile: ''",
-            "serving.certFile (line 5): must not be empty",
+            "serving.certFile (line 5): \"\" is not the path of a file",
         ),
         (
             "certFile: serving.crt",
             "certFile: \"a\\0b\"",
-            "serving.certFile (line 5): \"a\\0b\" has a control character in it",
+            "serving.certFile (line 5): \"a\\0b\" is not the path of a file",
         ),
         (
             "[https://127.0.0.1:2379]",
@@ -250,27 +250,27 @@ fn wrong_settings_are_named_with_key_line_and_remedy() {
         ),
         (
             "identity: {serverID: Upper}",
-            "identity.serverID (line 21): \"Upper\" is no Lease name: at most 63 of a-z, 0-9, '-' and '.', with a letter or digit at both ends",
+            "identity.serverID (line 21): \"Upper\" is not a Lease name of at most 63 of a-z, 0-9, '-' and '.', with a letter or digit at both ends",
         ),
         (
             "identity: {serverID: 7}",
-            "identity.serverID (line 21): expected a Lease name, found a number",
+            "identity.serverID (line 21): expected a Lease name of at most 63 of a-z, 0-9, '-' and '.', with a letter or digit at both ends, found a number",
         ),
         (
             "identity: {serverID: a/b}",
-            "identity.serverID (line 21): \"a/b\" is no Lease name: at most 63 of a-z, 0-9, '-' and '.', with a letter or digit at both ends",
+            "identity.serverID (line 21): \"a/b\" is not a Lease name of at most 63 of a-z, 0-9, '-' and '.', with a letter or digit at both ends",
         ),
         (
             "identity: {leaseNamespaces: [kube.system]}",
-            "identity.leaseNamespaces[0] (line 21): \"kube.system\" is no namespace: at most 63 of a-z, 0-9 and '-', starting \
-          and ending with a letter or digit",
+            "identity.leaseNamespaces[0] (line 21): \"kube.system\" is not a namespace of at most 63 of a-z, 0-9 and '-', with a letter \
+             or digit at both ends",
         ),
         (
             "admin: {bindAddress: '10.0.0.1:1'}",
             "admin.bindAddress (line 21): 10.0.0.1 is not a loopback address such as 127.0.0.1",
         ),
         (
-            "admin: {secureBindAddress: '0.0.0.0:10261'}",
+            "admin: {secureBindAddress: '0.0.0.0:6451'}",
             "admin.secureBindAddress (line 21): 0.0.0.0 stands for every address; name one address of this host",
         ),
         (
@@ -278,7 +278,7 @@ fn wrong_settings_are_named_with_key_line_and_remedy() {
             "admin.secureBindAddress (line 21): is the same as serving.bindAddress; each needs an address of its own",
         ),
         (
-            "admin: {secureBindAddress: '127.0.0.1:10260'}",
+            "admin: {secureBindAddress: '127.0.0.1:6450'}",
             "admin.secureBindAddress (line 21): is the same as admin.bindAddress; each needs an address of its own",
         ),
         (
@@ -325,11 +325,11 @@ fn wrong_api_server_settings() {
     for (setting, expected) in [
         (
             "serverName: ''",
-            "apiServer.serverName (line 10): \"\" is neither a DNS name nor an IP address: the server's certificate is verified against it",
+            "apiServer.serverName (line 10): \"\" is not a DNS name or an IP address",
         ),
         (
             "serverName: 'a b'",
-            "apiServer.serverName (line 10): \"a b\" is neither a DNS name nor an IP address: the server's certificate is verified against it",
+            "apiServer.serverName (line 10): \"a b\" is not a DNS name or an IP address",
         ),
         (
             "address: 127.0.0.1:0",
@@ -337,15 +337,15 @@ fn wrong_api_server_settings() {
         ),
         (
             "internalUser: ''",
-            "apiServer.internalUser (line 10): \"\" is empty, or has white space or more than plain ASCII in it",
+            "apiServer.internalUser (line 10): \"\" is not the name of a user in plain ASCII without white space",
         ),
         (
             "internalUser: 'a b'",
-            "apiServer.internalUser (line 10): \"a b\" is empty, or has white space or more than plain ASCII in it",
+            "apiServer.internalUser (line 10): \"a b\" is not the name of a user in plain ASCII without white space",
         ),
         (
             "internalUser: \"a\\r\\nb\"",
-            "apiServer.internalUser (line 10): \"a\\r\\nb\" is empty, or has white space or more than plain ASCII in it",
+            "apiServer.internalUser (line 10): \"a\\r\\nb\" is not the name of a user in plain ASCII without white space",
         ),
         (
             "probeInterval: 9ms",
@@ -377,37 +377,37 @@ fn wrong_peer_and_etcd_settings() {
         (
             "peer:",
             "serverName: ''",
-            "peer.serverName (line 19): \"\" is neither a DNS name nor an IP address: the server's certificate is verified against it",
+            "peer.serverName (line 19): \"\" is not a DNS name or an IP address",
         ),
         (
             "etcd:",
             "prefix: registry",
-            "etcd.prefix (line 14): \"registry\" is not a slash and a plain name, or several: no '.' or '..', and no slash at its end",
+            "etcd.prefix (line 14): \"registry\" is not a key prefix such as /registry",
         ),
         (
             "etcd:",
             "prefix: /a/",
-            "etcd.prefix (line 14): \"/a/\" is not a slash and a plain name, or several: no '.' or '..', and no slash at its end",
+            "etcd.prefix (line 14): \"/a/\" is not a key prefix such as /registry",
         ),
         (
             "etcd:",
             "prefix: /a/../b",
-            "etcd.prefix (line 14): \"/a/../b\" is not a slash and a plain name, or several: no '.' or '..', and no slash at its end",
+            "etcd.prefix (line 14): \"/a/../b\" is not a key prefix such as /registry",
         ),
         (
             "etcd:",
             "prefix: //a",
-            "etcd.prefix (line 14): \"//a\" is not a slash and a plain name, or several: no '.' or '..', and no slash at its end",
+            "etcd.prefix (line 14): \"//a\" is not a key prefix such as /registry",
         ),
         (
             "etcd:",
             "prefix: /",
-            "etcd.prefix (line 14): \"/\" is not a slash and a plain name, or several: no '.' or '..', and no slash at its end",
+            "etcd.prefix (line 14): \"/\" is not a key prefix such as /registry",
         ),
         (
             "etcd:",
             "prefix: /a b",
-            "etcd.prefix (line 14): \"/a b\" is not a slash and a plain name, or several: no '.' or '..', and no slash at its end",
+            "etcd.prefix (line 14): \"/a b\" is not a key prefix such as /registry",
         ),
         (
             "etcd:",

@@ -18,11 +18,8 @@ fn server(id: &str, version: &str, target: bool, served: &[(&str, &str)]) -> Ser
     }
 }
 
-fn known(servers: Vec<Server>) -> SourceInputs {
-    SourceInputs {
-        servers,
-        local: Arc::new(things(LOCAL)),
-    }
+fn plan(sources: &mut Sources, servers: &[Server]) {
+    sources.plan(servers, &Arc::new(things(LOCAL)), Instant::now());
 }
 
 fn of(group: &str, version: &str) -> GroupVersion {
@@ -57,6 +54,11 @@ fn cache(group_versions: &[(&str, &str)]) -> DocumentCache {
     cache
 }
 
+/// A job that has read this.
+fn with(job: ReadJob, cache: DocumentCache) -> ReadJob {
+    ReadJob { cache, ..job }
+}
+
 /// Wanted forms of OpenAPI.
 fn forms<const N: usize>(forms: [OpenApiFormat; N]) -> BTreeSet<OpenApiFormat> {
     forms.into()
@@ -79,13 +81,13 @@ fn singular(sources: &Sources, group: &str, version: &str) -> String {
 
 fn planned(servers: Vec<Server>) -> Sources {
     let mut sources = Sources::new(EVERY, 0);
-    sources.plan(&known(servers), Instant::now());
+    plan(&mut sources, &servers);
     sources
 }
 
 fn read(sources: &mut Sources, group_versions: &[(&str, &str)]) {
     let job = sources.next_job(Instant::now()).expect("something to read");
-    sources.done(job.key, cache(group_versions), None, Instant::now());
+    sources.done(with(job, cache(group_versions)), None, Instant::now());
 }
 
 #[tokio::test(start_paused = true)]
@@ -124,7 +126,7 @@ async fn what_was_read_stays_stale_when_the_server_is_killed_and_goes_with_its_r
     let mut sources = planned(vec![server("b", "v1.36.0", true, MORE)]);
     read(&mut sources, MORE);
     let dead = server("b", "v1.36.0", false, MORE);
-    sources.plan(&known(vec![dead]), Instant::now());
+    plan(&mut sources, &[dead]);
     assert_eq!(listed(&sources, "batch", "v1"), PeerListing::Stale);
     assert_eq!(singular(&sources, "batch", "v1"), "thing");
     tokio::time::advance(EVERY * 2).await;
@@ -132,7 +134,7 @@ async fn what_was_read_stays_stale_when_the_server_is_killed_and_goes_with_its_r
         sources.next_job(Instant::now()).is_none(),
         "nobody is there"
     );
-    sources.plan(&known(Vec::new()), Instant::now());
+    plan(&mut sources, &[]);
     assert_eq!(sources.others().document, Document::default());
 }
 
@@ -150,7 +152,7 @@ async fn a_server_that_comes_back_is_asked_at_once() {
     read(&mut sources, MORE);
     for (target, asked) in [(false, false), (true, true)] {
         let now = server("b", "v1.36.0", target, MORE);
-        sources.plan(&known(vec![now]), Instant::now());
+        plan(&mut sources, &[now]);
         assert_eq!(sources.next_job(Instant::now()).is_some(), asked);
     }
 }
@@ -164,7 +166,7 @@ async fn another_set_or_version_is_asked_for_and_what_was_read_stays_meanwhile()
     ] {
         let mut sources = planned(vec![server("b", "v1.36.0", true, MORE)]);
         read(&mut sources, MORE);
-        sources.plan(&known(vec![changed]), Instant::now());
+        plan(&mut sources, &[changed]);
         assert_eq!(listed(&sources, "batch", "v1"), PeerListing::Fresh);
         assert!(sources.next_job(Instant::now()).is_some());
     }
@@ -178,16 +180,11 @@ async fn what_the_local_apiserver_begins_to_lack_is_asked_for() {
         true,
         &[("", "v1"), ("x", "v1"), ("y", "v1")],
     )];
-    let mut before = known(servers);
-    before.local = Arc::new(things(&[("", "v1"), ("x", "v1")]));
+    let before = Arc::new(things(&[("", "v1"), ("x", "v1")]));
     let mut sources = Sources::new(EVERY, 0);
-    sources.plan(&before, Instant::now());
+    sources.plan(&servers, &before, Instant::now());
     read(&mut sources, &[("y", "v1")]);
-    let now = SourceInputs {
-        local: Arc::new(things(LOCAL)),
-        ..before
-    };
-    sources.plan(&now, Instant::now());
+    plan(&mut sources, &servers);
     assert_eq!(listed(&sources, "x", "v1"), PeerListing::Stale);
     assert_eq!(listed(&sources, "y", "v1"), PeerListing::Fresh);
     let job = sources.next_job(Instant::now()).unwrap();
@@ -212,12 +209,7 @@ async fn a_failure_keeps_what_was_read_and_the_next_server_is_asked_at_once() {
         tokio::time::advance(pause).await;
         let job = sources.next_job(Instant::now()).unwrap();
         asked.push(job.address);
-        sources.done(
-            job.key,
-            job.cache,
-            Some("refused".to_owned()),
-            Instant::now(),
-        );
+        sources.done(job, Some("refused".to_owned()), Instant::now());
         assert_eq!(listed(&sources, "batch", "v1"), PeerListing::Fresh);
     }
     assert_ne!(asked[0], asked[1]);
@@ -228,7 +220,7 @@ async fn a_failure_keeps_what_was_read_and_the_next_server_is_asked_at_once() {
     );
     assert!(pauses.iter().all(|pause| *pause <= EVERY), "{pauses:?}");
     let status = sources.status();
-    assert_eq!((status[0].state(), status[0].by_name), ("failing", 0));
+    assert_eq!((&*status[0].state, status[0].undescribed), ("failing", 0));
     assert_eq!(status[0].error.as_deref(), Some("refused"));
 }
 
@@ -238,7 +230,7 @@ async fn a_document_that_lacks_what_its_server_serves_is_asked_for_again() {
     read(&mut sources, &[]);
     assert_eq!(listed(&sources, "batch", "v1"), PeerListing::Stale);
     let status = sources.status();
-    assert_eq!((status[0].state(), status[0].by_name), ("failing", 1));
+    assert_eq!((&*status[0].state, status[0].undescribed), ("failing", 1));
     assert!(sources.next_due().unwrap() <= Instant::now() + FIRST_PAUSE * 2);
 }
 
@@ -256,7 +248,7 @@ async fn a_name_that_one_server_does_not_describe_is_described_by_another() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn openapi_is_asked_of_those_who_have_something_of_their_own() {
+async fn openapi_is_there_when_all_were_asked() {
     let servers = vec![
         server("b", "v1.36.0", true, &[("x", "v1"), ("y", "v1")]),
         server("c", "v1.35.0", true, &[("x", "v1")]),
@@ -265,13 +257,9 @@ async fn openapi_is_asked_of_those_who_have_something_of_their_own() {
     sources.want(&forms([OpenApiFormat::V3Index]), Instant::now());
     let wanted = std::iter::from_fn(|| sources.next_job(Instant::now()));
     let wanted: Vec<_> = wanted.map(|job| job.want.openapi).collect();
-    assert_eq!(wanted, [vec![OpenApiFormat::V3Index], vec![]]);
-    assert_eq!(
-        sources
-            .openapi(&forms([OpenApiFormat::V3Index]))
-            .of(OpenApiFormat::V3Index),
-        None
-    );
+    assert_eq!(wanted, [[OpenApiFormat::V3Index]; 2]);
+    let found = sources.openapi(&forms([OpenApiFormat::V3Index]));
+    assert!(found.is_empty());
 }
 
 #[tokio::test(start_paused = true)]
@@ -284,14 +272,9 @@ async fn a_form_that_is_wanted_later_is_asked_for_at_once() {
     let job = sources.next_job(Instant::now()).unwrap();
     assert_eq!(job.want.openapi, [OpenApiFormat::V2Json]);
     // It cannot be had: rather without it than no answer.
-    sources.done(
-        job.key,
-        job.cache,
-        Some("refused".to_owned()),
-        Instant::now(),
-    );
+    sources.done(job, Some("refused".to_owned()), Instant::now());
     let found = sources.openapi(&forms([OpenApiFormat::V2Json]));
-    assert_eq!(found.of(OpenApiFormat::V2Json).map(<[_]>::len), Some(0));
+    assert_eq!(found[&OpenApiFormat::V2Json].len(), 0);
 }
 
 #[tokio::test(start_paused = true)]
@@ -300,7 +283,7 @@ async fn what_changes_while_a_server_is_asked_is_asked_for_afterwards() {
     let job = sources.next_job(Instant::now()).unwrap();
     sources.want(&forms([OpenApiFormat::V3Index]), Instant::now());
     assert!(sources.next_job(Instant::now()).is_none());
-    sources.done(job.key, cache(MORE), None, Instant::now());
+    sources.done(with(job, cache(MORE)), None, Instant::now());
     assert_eq!(listed(&sources, "batch", "v1"), PeerListing::Fresh);
     let job = sources.next_job(Instant::now()).unwrap();
     assert_eq!(job.want.openapi, [OpenApiFormat::V3Index]);
@@ -310,8 +293,8 @@ async fn what_changes_while_a_server_is_asked_is_asked_for_afterwards() {
 async fn an_answer_for_a_class_that_is_gone_is_nobodys() {
     let mut sources = planned(vec![server("b", "v1.36.0", true, MORE)]);
     let job = sources.next_job(Instant::now()).unwrap();
-    sources.plan(&known(Vec::new()), Instant::now());
-    sources.done(job.key, cache(MORE), None, Instant::now());
+    plan(&mut sources, &[]);
+    sources.done(with(job, cache(MORE)), None, Instant::now());
     assert!(sources.is_empty());
     assert_eq!(sources.others().document, Document::default());
 }
@@ -375,10 +358,9 @@ mod properties {
                 served: Some(Arc::new(set.clone())),
                 ..server(&format!("s{index}"), &format!("v1.{minor}.0"), *target, &[])
             });
-            let servers = servers.collect();
-            let known = SourceInputs { servers, local: Arc::new(local.clone()) };
+            let servers: Vec<_> = servers.collect();
             let mut sources = Sources::new(EVERY, 0);
-            sources.plan(&known, Instant::now());
+            sources.plan(&servers, &Arc::new(local.clone()), Instant::now());
             let all: ServedSet = of_servers.iter().flat_map(|(set, ..)| set).cloned().collect();
             let lacking: ServedSet = all.difference(&local).cloned().collect();
             prop_assert_eq!(&sources.others().document.served(), &lacking);
@@ -389,10 +371,10 @@ mod properties {
                 if readable.next() == Some(true) {
                     let mut cache = DocumentCache::default();
                     cache.versions = documents(&all, &job.want.group_versions);
-                    described.extend(job.want.group_versions);
-                    sources.done(job.key, cache, None, Instant::now());
+                    described.extend(job.want.group_versions.clone());
+                    sources.done(with(job, cache), None, Instant::now());
                 } else {
-                    sources.done(job.key, job.cache, Some("broken".to_owned()), Instant::now() + EVERY);
+                    sources.done(job, Some("broken".to_owned()), Instant::now() + EVERY);
                 }
             }
             let others = sources.others();

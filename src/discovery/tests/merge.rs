@@ -12,7 +12,7 @@ fn merge(
     body: Option<&[u8]>,
     others: &PeerUnion,
 ) -> Merged {
-    super::super::merge::merge(document, false, format, body, [others])
+    super::super::merge::merge(document, &content_type(false, format), body, [others])
 }
 
 fn local() -> Document {
@@ -71,7 +71,13 @@ fn aggregated_discovery_in_protobuf_says_what_it_says_in_json() {
         );
         let merge = |body: &[u8]| {
             let format = DocumentFormat::Protobuf;
-            super::super::merge::merge(&document, true, format, Some(body), [&others]).unwrap()
+            super::super::merge::merge(
+                &document,
+                &content_type(true, format),
+                Some(body),
+                [&others],
+            )
+            .unwrap()
         };
         let merged = merge(&body).unwrap();
         let (meta, list) = opened::<GroupList>(&merged);

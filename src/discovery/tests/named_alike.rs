@@ -7,7 +7,12 @@ use crate::kube::discovery::legacy::ResourceList;
 
 /// Merges the document of g/v1.
 fn merge_own(format: DocumentFormat, body: &[u8], others: &PeerUnion) -> Merged {
-    merge::merge(&resources("g", "v1"), false, format, Some(body), [others])
+    merge::merge(
+        &resources("g", "v1"),
+        &content_type(false, format),
+        Some(body),
+        [others],
+    )
 }
 
 /// `x` is not the local server's own, `y` is nobody's built-in resource.
@@ -101,20 +106,6 @@ fn the_version_is_stale_where_no_target_has_the_built_in_resource() {
     let merged = value(&merged.unwrap().unwrap());
     let version = &merged["items"][0]["versions"][0];
     assert_eq!(version["freshness"], "Current");
-}
-
-#[test]
-fn a_stale_version_is_known_by_the_names_of_custom_resources() {
-    let stale = |union: PeerUnion, custom: &str| {
-        union.is_stale_for(&of("g", "v1"), |resource| resource == custom)
-    };
-    assert!(stale(others(true), "x"));
-    assert!(!stale(others(true), "y") && !stale(others(false), "x"));
-    let kept = PeerUnion {
-        replaces: false,
-        ..others(true)
-    };
-    assert!(!stale(kept, "x"));
 }
 
 #[test]

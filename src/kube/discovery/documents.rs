@@ -11,9 +11,10 @@ use serde::Deserialize;
 
 use super::legacy;
 use super::model::{
-    CLUSTER, CURRENT, Group, GroupList, Kind, Metadata, NAMESPACED, Resource, Subresource, Version,
+    CLUSTER, CURRENT, Group, GroupList, Kind, NAMESPACED, Resource, Subresource, Version,
 };
 use crate::kube::gvr::GroupVersion;
+use crate::kube::nullable;
 
 #[derive(Deserialize)]
 struct Index {
@@ -23,53 +24,30 @@ struct Index {
 /// A list of groups, legacy or aggregated.
 #[derive(Deserialize)]
 struct Listed {
-    groups: Option<Vec<ListedGroup>>,
-    items: Option<Vec<ListedGroup>>,
-}
-
-/// A group. Its name is in `metadata` in aggregated discovery.
-#[derive(Deserialize)]
-struct ListedGroup {
-    name: Option<String>,
-    metadata: Option<Metadata>,
-    versions: Option<Vec<ListedVersion>>,
-}
-
-#[derive(Deserialize)]
-struct ListedVersion {
-    version: String,
+    #[serde(default, deserialize_with = "nullable")]
+    groups: Vec<legacy::Group>,
+    #[serde(default, deserialize_with = "nullable")]
+    items: Vec<Group>,
 }
 
 /// The group versions that a list of groups names, legacy or aggregated, in its order.
 pub fn listed(document: &[u8]) -> Result<Vec<GroupVersion>, serde_json::Error> {
     let list: Listed = serde_json::from_slice(document)?;
-    let groups = list.groups.into_iter().chain(list.items).flatten();
-    Ok(groups.flat_map(group_versions_of).collect())
+    let aggregated = list.items.iter().map(legacy::Group::from);
+    let groups = list.groups.into_iter().chain(aggregated);
+    Ok(groups.flat_map(versions_of).collect())
 }
 
-/// The versions that a group's own document names, in its order.
-pub fn versions(document: &[u8]) -> Result<Vec<GroupVersion>, serde_json::Error> {
-    Ok(group_versions_of(serde_json::from_slice(document)?).collect())
-}
-
-fn group_versions_of(group: ListedGroup) -> impl Iterator<Item = GroupVersion> {
-    let name = group.name.or(group.metadata.map(|it| it.name));
-    let name = name.unwrap_or_default();
-    let versions = group.versions.into_iter().flatten();
-    versions.map(move |it| GroupVersion {
-        group: name.clone(),
-        version: it.version,
-    })
+fn versions_of(group: legacy::Group) -> impl Iterator<Item = GroupVersion> {
+    let versions = group.versions.into_iter();
+    versions.map(move |it| GroupVersion::new(&group.name, &it.version))
 }
 
 /// The group versions that the path index `/` names.
 pub fn group_versions(index: &[u8]) -> Result<BTreeSet<GroupVersion>, serde_json::Error> {
     let index: Index = serde_json::from_slice(index)?;
-    Ok(index
-        .paths
-        .iter()
-        .filter_map(|path| group_version(path))
-        .collect())
+    let paths = index.paths.iter();
+    Ok(paths.filter_map(|path| group_version(path)).collect())
 }
 
 fn group_version(path: &str) -> Option<GroupVersion> {
@@ -80,10 +58,7 @@ fn group_version(path: &str) -> Option<GroupVersion> {
         _ => return None,
     };
     let whole = parts.next().is_none() && !version.is_empty();
-    whole.then(|| GroupVersion {
-        group: group.to_owned(),
-        version: version.to_owned(),
-    })
+    whole.then(|| GroupVersion::new(group, version))
 }
 
 /// An aggregated discovery document.

@@ -3,8 +3,9 @@
 use prost::Message;
 use serde::{Deserialize, Serialize};
 
-use super::model::{self, NAMESPACED, nullable};
+use super::model::{self, NAMESPACED};
 use crate::kube::gvr::api_version;
+use crate::kube::nullable;
 
 /// `APIGroupList`
 #[derive(Clone, PartialEq, Eq, Message, Serialize, Deserialize)]

@@ -3,9 +3,10 @@
 
 use indexmap::IndexMap;
 use prost::Message;
-use serde::{Deserialize, Deserializer, Serialize};
+use serde::{Deserialize, Serialize};
 
 use crate::kube::gvr::{Gvr, Scope, ServedSet};
+use crate::kube::nullable;
 
 /// Freshness of a version of which no server can be reached, or whose document could not be read: it exists, but its
 /// contents may have changed.
@@ -133,13 +134,6 @@ pub struct Kind {
     pub kind: String,
 }
 
-/// Go writes an empty list as `null` unless it omits it.
-pub(super) fn nullable<'de, T: Default + Deserialize<'de>, D: Deserializer<'de>>(
-    value: D,
-) -> Result<T, D::Error> {
-    Option::<T>::deserialize(value).map(Option::unwrap_or_default)
-}
-
 /// Of groups' names and versions. Groups are in the order of their first version.
 impl FromIterator<(String, Version)> for Document {
     fn from_iter<T: IntoIterator<Item = (String, Version)>>(all: T) -> Self {
@@ -191,12 +185,7 @@ pub fn scopes(groups: &[Group]) -> impl Iterator<Item = (Gvr, Option<Scope>)> {
             let itself = resource.is_served().then_some("");
             let subresources = resource.subresources.iter().map(|sub| sub.name.as_str());
             itself.into_iter().chain(subresources).map(move |name| {
-                let gvr = Gvr {
-                    group: group.name().to_owned(),
-                    version: version.name.clone(),
-                    resource: resource.name.clone(),
-                    subresource: name.to_owned(),
-                };
+                let gvr = Gvr::new(group.name(), &version.name, &resource.name, name);
                 (gvr, scope)
             })
         })

@@ -4,20 +4,20 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::header::{HeaderName, HeaderValue};
 use http::{HeaderMap, Method, StatusCode};
 use tokio::time::Instant;
 
 use super::findings::{self, DoubtfulName, TrustReport, UserRecognition};
-use crate::client::{self, Client, ClientError, ClientResponse, MakerError};
+use crate::client::{self, Client, ClientError, ClientMaker, ClientResponse, MakerError};
 use crate::config::{Config, RequestHeaders};
 use crate::kube::requestheader::NameList;
-use crate::local::client::maker_as;
 use crate::tls::credentials::Current;
 
 /// The ConfigMap in which kube-apiserver publishes its requestheader names. Unprivileged users may not read it.
 pub(crate) const PATH: &str =
     "/api/v1/namespaces/kube-system/configmaps/extension-apiserver-authentication";
+/// Timeout of one try.
+const TIMEOUT: Duration = Duration::from_secs(5);
 /// Deadline for one request, retries included.
 const PATIENCE: Duration = Duration::from_secs(10);
 const MASTERS: &str = "system:masters";
@@ -32,8 +32,16 @@ pub enum CheckError {
 
 /// Whether the apiserver at `apiServer.address` accepts the users that this proxy names, and which names it publishes.
 pub async fn check(config: &Config, credentials: Current) -> Result<TrustReport, CheckError> {
+    let name = &config.api_server.server_name;
     // Each request brings its own identity.
-    let maker = Arc::new(maker_as(config, credentials, HeaderMap::new())?);
+    let none = HeaderMap::new();
+    let maker = Arc::new(ClientMaker::new(
+        name,
+        credentials,
+        |of| &of.local,
+        none,
+        TIMEOUT,
+    )?);
     let mut inquiry = Inquiry {
         client: maker.client(config.api_server.address),
         names: &config.serving.request_headers,
@@ -72,8 +80,8 @@ impl Inquiry<'_> {
         };
         let mut problems = Vec::new();
         for doubtful in findings::doubtful(self.names, &published) {
-            let believed = self.believes(&doubtful, telling).await?;
-            problems.extend(findings::judged(&doubtful, believed));
+            let is_read = self.reads(&doubtful, telling).await?;
+            problems.extend(findings::judged(&doubtful, is_read));
         }
         Ok(TrustReport {
             problems,
@@ -83,7 +91,7 @@ impl Inquiry<'_> {
     }
 
     /// Whether the apiserver takes a header for the name or the group of a user; `None`: it cannot be asked.
-    async fn believes(
+    async fn reads(
         &mut self,
         doubtful: &DoubtfulName,
         telling: bool,
@@ -112,9 +120,9 @@ impl Inquiry<'_> {
     }
 
     async fn get(&mut self, identity: HeaderMap) -> Result<ClientResponse, ClientError> {
-        let headers: Vec<(HeaderName, HeaderValue)> = identity
-            .iter()
-            .map(|(name, value)| (name.clone(), value.clone()))
+        let headers = identity.iter();
+        let headers: Vec<_> = headers
+            .map(|(it, value)| (it.clone(), value.clone()))
             .collect();
         let deadline = Instant::now() + PATIENCE;
         let answer = self

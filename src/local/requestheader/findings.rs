@@ -1,7 +1,7 @@
 //! Why an apiserver does not accept the users that this proxy names, and what to do about it: the advice follows the first
 //! colon of a sentence. Pure.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use http::StatusCode;
 use http::header::{self, HeaderName};
@@ -9,7 +9,7 @@ use serde::Deserialize;
 
 use crate::config::RequestHeaders;
 use crate::kube::client_headers;
-use crate::kube::requestheader::{NameList, PublishedNames};
+use crate::kube::requestheader::{ConfigMap, NameList, PublishedNames};
 
 /// Most bytes of a list of names that are shown.
 const SHOWN: usize = 300;
@@ -49,7 +49,7 @@ pub enum UserRecognition {
     /// By name.
     Yes,
     /// 401 although a header names a user.
-    NotBelieved,
+    Rejected,
     /// The answer names this user.
     TakenFor(String),
     /// The answer names no user.
@@ -66,7 +66,7 @@ pub fn recognised(invented: &str, status: StatusCode, body: &[u8]) -> UserRecogn
             Some(user) => UserRecognition::TakenFor(user),
             None => UserRecognition::Unnamed,
         },
-        StatusCode::UNAUTHORIZED => UserRecognition::NotBelieved,
+        StatusCode::UNAUTHORIZED => UserRecognition::Rejected,
         // Allowed, whether the object exists or not.
         StatusCode::NOT_FOUND => UserRecognition::Unnamed,
         status if status.is_success() => UserRecognition::Unnamed,
@@ -79,7 +79,7 @@ impl UserRecognition {
     pub fn problem(&self, names: &RequestHeaders) -> String {
         let header = names.username.first().map_or("", HeaderName::as_str);
         match self {
-            Self::NotBelieved => format!(
+            Self::Rejected => format!(
                 "the apiserver answers 401 to users that this proxy names in {header}: \
                  apiServer.proxyClientCertFile must be signed by its --requestheader-client-ca-file, with a CN of its \
                  --requestheader-allowed-names, and the first of serving.requestHeaderUsernameHeaders must be one of \
@@ -102,7 +102,9 @@ impl UserRecognition {
 
 fn unclear(status: StatusCode) -> String {
     let status = status.as_u16();
-    format!("the apiserver answers {status} when it is asked whether it believes this proxy")
+    format!(
+        "the apiserver answers {status} when it is asked whether it accepts this proxy's front-proxy credentials"
+    )
 }
 
 #[derive(Deserialize)]
@@ -116,12 +118,6 @@ fn forbidden_user(body: &[u8]) -> Option<String> {
     let (_, rest) = status.message.split_once("User \"")?;
     let (user, _) = rest.split_once('"')?;
     Some(user.to_owned())
-}
-
-#[derive(Deserialize)]
-struct ConfigMap {
-    #[serde(default)]
-    data: BTreeMap<String, String>,
 }
 
 /// The names in the ConfigMap, as `apiServer.internalUser` got it; or why there are none.
@@ -159,7 +155,7 @@ pub struct DoubtfulName {
 }
 
 /// The names that decide whether users are recognised: those that the configuration has besides the first, which was
-/// believed already, and those of the ConfigMap that are not removed from requests.
+/// accepted already, and those of the ConfigMap that are not removed from requests.
 pub fn doubtful(names: &RequestHeaders, published: &PublishedNames) -> Vec<DoubtfulName> {
     // What the proxy writes itself is a user's name or group too, and must not be taken for the other one.
     let written = [&names.username, &names.uid, &names.group];
@@ -189,15 +185,15 @@ pub fn doubtful(names: &RequestHeaders, published: &PublishedNames) -> Vec<Doubt
     doubtful
 }
 
-/// `believed`: by the apiserver; `None`: it could not be asked.
-pub fn judged(doubtful: &DoubtfulName, believed: Option<bool>) -> Option<String> {
+/// `is_read`: by the apiserver; `None`: it could not be asked.
+pub fn judged(doubtful: &DoubtfulName, is_read: Option<bool>) -> Option<String> {
     let (name, field) = (&doubtful.name, doubtful.list.field());
-    match (doubtful.configured, believed) {
+    match (doubtful.configured, is_read) {
         (true, Some(false)) => {
             let key = key(doubtful.list);
             // Users whom this proxy or a peer names so are not recognised.
             Some(format!(
-                "the apiserver does not believe {name}, which {key} names: make it the same as its --{field}"
+                "the apiserver ignores {name}, which {key} names: make it the same as its --{field}"
             ))
         }
         // A client could name another user, or a group.

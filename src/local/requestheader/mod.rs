@@ -27,7 +27,6 @@ use crate::tls::credentials::Current;
 const BACKOFF: Backoff = Backoff {
     first: Duration::from_millis(250),
     longest: Duration::from_secs(30),
-    jitter: 0.5,
 };
 
 /// Between two readings of the names while etcd does not tell them.
@@ -52,10 +51,7 @@ pub async fn run(config: Config, credentials: Current, etcd: NamesInEtcd, state:
                 report = check::check(&config, credentials.clone()) => report,
                 never = names.follow_etcd() => match never {},
             };
-            if let Ok(TrustReport {
-                names: Some(read), ..
-            }) = &report
-            {
+            if let Some(read) = report.as_ref().ok().and_then(|it| it.names.as_ref()) {
                 names.add(read);
             }
             next = if !is_good(&state, epoch, report) {

@@ -1,7 +1,7 @@
 //! Collects the header names by which apiservers of the cluster recognise users, and gives them to requests.
 //!
 //! A name that was seen stays until the end of this process: who may write the ConfigMap could remove one for a moment
-//! that an apiserver believes.
+//! that an apiserver reads.
 
 use std::convert::Infallible;
 use std::sync::Arc;

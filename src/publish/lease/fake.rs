@@ -15,6 +15,7 @@ use tokio::task::JoinHandle;
 use super::LeaseKeeper;
 use crate::client::fake::{Reply, Server};
 use crate::cluster::leases::NamedLease;
+use crate::config::{IdentityConfig, PublishLease};
 use crate::kube::version::Versions;
 use crate::local::discovery::LocalView;
 use crate::local::state::LocalState;
@@ -117,7 +118,8 @@ pub(super) struct Scene {
     pub(super) stop: oneshot::Sender<()>,
     pub(super) keeper: JoinHandle<()>,
     registry: Registry,
-    pub(super) server: Server,
+    /// It ends when it is dropped.
+    _server: Server,
 }
 
 /// Starts a keeper with an initialized apiserver that has the objects of `prepare`.
@@ -155,9 +157,13 @@ pub(super) async fn scene_with(
     let (stop, stopped) = oneshot::channel();
     let keeper = LeaseKeeper {
         client: server.client(HeaderMap::new(), LONG),
-        namespaces: vec!["kube-system".into()],
-        renew_interval,
-        lease_duration: Duration::from_secs(3600),
+        config: IdentityConfig {
+            server_id: None,
+            lease_namespaces: vec!["kube-system".into()],
+            publish_lease: PublishLease::Always,
+            renew_interval,
+            lease_duration: Duration::from_secs(3600),
+        },
         hostname: "host-a".into(),
         endpoint: "10.0.0.11:6443".parse().unwrap(),
         id: ids,
@@ -175,7 +181,7 @@ pub(super) async fn scene_with(
         stop,
         keeper: tokio::spawn(keeper.run(stopped)),
         registry,
-        server,
+        _server: server,
     }
 }
 

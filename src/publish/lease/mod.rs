@@ -27,20 +27,20 @@ use tokio::time::{Instant, timeout};
 
 use self::object::Contents;
 use super::identity::can_name_a_lease;
-use super::metrics::{LeaseMetrics, LeaseOwner};
+use super::metrics::{LeaseMetrics, OTHER, PROXY};
 use crate::client::{Client, ClientError};
 use crate::cluster::leases::NamedLease;
+use crate::config::IdentityConfig;
 use crate::kube::version::Versions;
 use crate::local::discovery::LocalView;
 use crate::local::state::LocalState;
-use crate::log_throttle::{LogRateLimit, LogThrottle, chain};
+use crate::log_throttle::{LogRateLimit, LogThrottle, warn_new};
 use crate::retry::Backoff;
 
 /// From 200 to 400 ms after the first failure, from 10 to 20 s at most.
 const BACKOFF: Backoff = Backoff {
     first: Duration::from_millis(400),
     longest: Duration::from_secs(20),
-    jitter: 0.5,
 };
 /// How often one write is tried while others change the same Lease.
 const MOST_TRIES: usize = 6;
@@ -53,12 +53,8 @@ const FAREWELL: Duration = Duration::from_secs(3);
 pub struct LeaseKeeper {
     /// For the local apiserver.
     pub client: Client,
-    /// `identity.leaseNamespaces`. Our Lease is in the first.
-    pub namespaces: Vec<String>,
-    /// Time between two renewals.
-    pub renew_interval: Duration,
-    /// How long the Lease is valid without a renewal.
-    pub lease_duration: Duration,
+    /// Our Lease is in the first of its namespaces.
+    pub config: IdentityConfig,
     pub hostname: String,
     /// Where peers reach us.
     pub endpoint: SocketAddr,
@@ -107,7 +103,7 @@ struct Running {
     /// The Lease to keep.
     target: Option<Arc<str>>,
     /// Who keeps it, as the last write found.
-    owner: Option<LeaseOwner>,
+    owner: Option<&'static str>,
     /// This process has kept it before: if another takes it over, it is left alone.
     held: bool,
     /// IDs for which this process may have written a Lease.
@@ -139,7 +135,7 @@ impl LeaseKeeper {
             let pass = async {
                 match is_initialized {
                     true => running.pass(versions.as_ref()).await,
-                    false => running.keeper.renew_interval,
+                    false => running.keeper.config.renew_interval,
                 }
             };
             let Some(pause) = until(&mut stop, pass).await else {
@@ -202,15 +198,12 @@ impl Running {
                 if let Some(after) = self.throttle.recovered(&()) {
                     tracing::info!(?after, "the own Lease is kept again");
                 }
-                self.keeper.renew_interval
+                self.keeper.config.renew_interval
             }
             Err(error) => {
                 self.failures += 1;
-                if self.throttle.should_log((), chain(&error)) {
-                    let error = &error as &dyn std::error::Error;
-                    tracing::warn!(error, "the own Lease cannot be kept, trying on");
-                }
-                self.report_refused(&error);
+                let text = "the own Lease cannot be kept, trying on";
+                warn_new!(self.throttle, (), &error, "{text}");
                 BACKOFF.random_pause(self.failures)
             }
         }
@@ -229,7 +222,7 @@ impl Running {
             // The Lease that an earlier process has left is taken over.
             let may_renew = |lease| ours || (!self.held && object::is_published(lease));
             if !found.as_ref().is_none_or(may_renew) {
-                if self.owner.replace(LeaseOwner::Other) != Some(LeaseOwner::Other) {
+                if self.owner.replace(OTHER) != Some(OTHER) {
                     tracing::warn!(
                         id = &**id,
                         "the Lease of our name is kept by somebody else, most likely the apiserver: it is left alone"
@@ -248,7 +241,7 @@ impl Running {
                 hostname: &self.keeper.hostname,
                 endpoint: self.keeper.endpoint,
                 versions,
-                duration: self.keeper.lease_duration,
+                duration: self.keeper.config.lease_duration,
             };
             let lease = contents.renew(found, now);
             self.ours.insert(id.clone());
@@ -258,7 +251,7 @@ impl Running {
                     self.keeper.metrics.acquired(id, now);
                 }
                 self.keeper.metrics.renewed(id, now);
-                (self.owner, self.held) = (Some(LeaseOwner::Proxy), true);
+                (self.owner, self.held) = (Some(PROXY), true);
                 return Ok(());
             }
         }
@@ -307,7 +300,7 @@ impl Running {
         let leases = self.keeper.leases.borrow_and_update().clone();
         // A Lease that another proxy took over is collected like any other.
         let own = self.target.clone();
-        let own = own.filter(|_| self.owner == Some(LeaseOwner::Proxy));
+        let own = own.filter(|_| self.owner == Some(PROXY));
         let own = own.as_deref().map(|id| (0, id));
         let leases = leases.as_deref().map_or(&[][..], Vec::as_slice);
         for lease in expired(&mut self.seen, leases, Instant::now()) {
@@ -315,7 +308,7 @@ impl Running {
             if own == Some((namespace, name)) {
                 continue;
             }
-            let Some(namespace) = self.keeper.namespaces.get(namespace) else {
+            let Some(namespace) = self.keeper.config.lease_namespaces.get(namespace) else {
                 continue;
             };
             let path = format!("{}/{name}", collection(namespace));
@@ -332,7 +325,7 @@ impl Running {
                     }
                     // One refused deletion must not prevent the others.
                     if matches!(error, LeaseError::Client(_)) {
-                        return self.report_refused(&error);
+                        return;
                     }
                 }
             }
@@ -366,7 +359,8 @@ impl Running {
     }
 
     fn namespace(&self) -> &str {
-        self.keeper.namespaces.first().map_or("", String::as_str)
+        let namespaces = &self.keeper.config.lease_namespaces;
+        namespaces.first().map_or("", String::as_str)
     }
 
     fn holder(&self, id: &str) -> String {
@@ -376,13 +370,6 @@ impl Running {
     /// Whether this process was the last to renew the Lease.
     fn is_ours(&self, id: &str, lease: &Value) -> bool {
         object::is_published(lease) && object::holder(lease) == Some(&self.holder(id))
-    }
-
-    /// A refused connection means that the apiserver is gone.
-    fn report_refused(&self, error: &LeaseError) {
-        if matches!(error, LeaseError::Client(ClientError::Refused)) {
-            self.keeper.state.refused();
-        }
     }
 }
 

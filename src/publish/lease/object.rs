@@ -8,7 +8,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use time::OffsetDateTime;
 
-use crate::cluster::codec::{MANAGED_BY, MANAGER, RENEWAL, micro_time, renewal};
+use crate::cluster::codec::{self, MANAGED_BY, MANAGER, RENEWAL, micro_time, renewal};
 use crate::kube::version::Versions;
 
 const PEER_ADDRESS: &str = "kubernetes.io/peer-advertise-address";
@@ -93,14 +93,9 @@ fn merge(into: &mut Value, from: Value) {
     }
 }
 
-/// Whether a proxy keeps it: it has our label, and our annotation matches its last renewal.
+/// Whether a proxy keeps it, as in etcd.
 pub fn is_published(lease: &Value) -> bool {
-    let metadata = |kind, key| lease["metadata"][kind][key].as_str();
-    let renewed = holder(lease).zip(lease["spec"]["renewTime"].as_str());
-    let renewed = renewed.map(|(holder, time)| renewal(holder, time));
-    metadata("labels", MANAGED_BY) == Some(MANAGER)
-        && renewed.is_some()
-        && metadata("annotations", RENEWAL) == renewed.as_deref()
+    codec::lease(lease.to_string().as_bytes()).is_ok_and(|lease| lease.published)
 }
 
 /// Who holds it.

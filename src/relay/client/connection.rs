@@ -3,19 +3,22 @@
 //!
 //! HTTP/2 accepts from each stream as much as its window and buffer allow, whether the socket is read or not. [`Outflow`]
 //! counts the data that it has accepted and not written, and stops answers while the socket is full. Only the connection's
-//! thread writes it, except `held` and `ended`; other threads read.
+//! thread writes it, except `held` and `ended`; other threads read. Each answer has an [`AnswerWriter`], which waits on the
+//! list of those that clients do not read ([`super::unread`]) only while it makes no progress.
 
-use std::io::{self, IoSlice};
+use std::future::poll_fn;
 use std::pin::{Pin, pin};
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
 
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::sync::{Notify, Semaphore};
+use http::HeaderValue;
+use pingora_core::{Error, ErrorType};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 
-use super::unread::UnreadBudget;
-use crate::relay::upstream::{ConnectionPool, unverified};
+use super::unread::{UnreadBudget, Wait};
+use crate::net::lock;
+use crate::relay::upstream::{ConnectionPool, LONG_RUNNING_WINDOW, STREAM_WINDOW};
 use crate::request::caller::ClientConnection;
 
 /// Callers on one connection whose identity is verified at the same time. More than one, because a first request may
@@ -33,49 +36,28 @@ pub struct Downstream {
     pub client: ClientConnection,
     /// Requests that were begun, and are not counted yet for the budget of HTTP/2 frames.
     pub accepted: AtomicUsize,
-    /// Total size of large headers of its running requests ([`super::header`]).
+    /// Total size of large headers of its running requests ([`super::LargeHeaderPermit`]).
     pub large: AtomicUsize,
     pub outflow: Arc<Outflow>,
     ending: AtomicBool,
     end_notify: Notify,
     /// Permits for callers that no apiserver has authenticated yet.
-    verification_permit: Semaphore,
-    /// How many requests wait for a permit.
-    waiting: AtomicU32,
+    verification_permit: Arc<Semaphore>,
+    /// Each request that waits for a permit holds it.
+    pub waiting: Arc<()>,
+    /// `Authorization` of its last watch.
+    authorization: Mutex<Option<HeaderValue>>,
+    /// Never contended: one thread serves all requests of a connection.
     unverified_pools: Mutex<Vec<Arc<ConnectionPool>>>,
 }
 
 /// The right to send a request of an unverified caller. Returned when the answer has arrived, or on drop.
-pub struct VerificationPermit<'a> {
-    of: &'a Semaphore,
-    is_returned: AtomicBool,
-}
+pub struct VerificationPermit(Mutex<Option<OwnedSemaphorePermit>>);
 
-impl VerificationPermit<'_> {
+impl VerificationPermit {
     /// Returns the permit.
     pub fn end(&self) {
-        if !self.is_returned.swap(true, Ordering::Relaxed) {
-            self.of.add_permits(1);
-        }
-    }
-}
-
-impl Drop for VerificationPermit<'_> {
-    fn drop(&mut self) {
-        self.end();
-    }
-}
-
-/// Counts a request that waits for a [`VerificationPermit`].
-pub struct VerificationWait<'a> {
-    of: &'a Downstream,
-    /// How many requests waited before this one.
-    pub before: u32,
-}
-
-impl Drop for VerificationWait<'_> {
-    fn drop(&mut self) {
-        self.of.waiting.fetch_sub(1, Ordering::Relaxed);
+        drop(lock(&self.0).take());
     }
 }
 
@@ -88,9 +70,23 @@ impl Downstream {
             outflow: Arc::default(),
             ending: AtomicBool::new(false),
             end_notify: Notify::new(),
-            verification_permit: Semaphore::new(UNVERIFIED),
-            waiting: AtomicU32::new(0),
+            verification_permit: Arc::new(Semaphore::new(UNVERIFIED)),
+            waiting: Arc::default(),
+            authorization: Mutex::default(),
             unverified_pools: Mutex::default(),
+        }
+    }
+
+    /// A copy of a watch's `Authorization`, which the connection's watches share.
+    pub fn kept_authorization(&self, value: &HeaderValue) -> HeaderValue {
+        let mut kept = lock(&self.authorization);
+        match &*kept {
+            Some(known) if known == value => known.clone(),
+            _ => {
+                // What came with a header would hold all of it.
+                let copy = HeaderValue::from_bytes(value.as_bytes());
+                kept.insert(copy.unwrap_or_else(|_| value.clone())).clone()
+            }
         }
     }
 
@@ -119,23 +115,16 @@ impl Downstream {
         lock(&self.unverified_pools).clear();
     }
 
-    /// Counts a request that waits for a permit.
-    pub fn wait_for_permit(&self) -> VerificationWait<'_> {
-        VerificationWait {
-            of: self,
-            before: self.waiting.fetch_add(1, Ordering::Relaxed),
-        }
-    }
-
     /// Waits for a permit, so that a connection costs apiservers little until its client is verified. `None` once the
     /// connection is to end.
-    pub async fn verification_permit(&self) -> Option<VerificationPermit<'_>> {
-        let permit = self.verification_permit.acquire().await.ok()?;
-        permit.forget();
-        Some(VerificationPermit {
-            of: &self.verification_permit,
-            is_returned: AtomicBool::new(false),
-        })
+    pub async fn verification_permit(&self) -> Option<VerificationPermit> {
+        let permit = self
+            .verification_permit
+            .clone()
+            .acquire_owned()
+            .await
+            .ok()?;
+        Some(VerificationPermit(Mutex::new(Some(permit))))
     }
 
     /// Whether the connection is to end.
@@ -162,15 +151,10 @@ impl Downstream {
         if own.len() >= KINDS_OF_SERVERS {
             own.clear();
         }
-        let pool = Arc::new(unverified(shared));
+        let pool = Arc::new(shared.unverified());
         own.push(pool.clone());
         pool
     }
-}
-
-/// Never contended: one thread serves all requests of a connection.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Bytes that may wait for a full socket.
@@ -191,11 +175,11 @@ pub struct Outflow {
     /// It is to end, or has ended.
     ended: AtomicBool,
     peer: AtomicBool,
-    long_running: AtomicUsize,
+    /// Each long-running request holds it.
+    long_running: Arc<()>,
     /// Bytes that its unread answers may hold.
     held: AtomicUsize,
-    /// A task waits for `changed`.
-    awaited: AtomicBool,
+    /// Room for more data, for further requests, or its end.
     changed: Notify,
 }
 
@@ -208,16 +192,16 @@ impl Outflow {
         self.backlog.store(before + bytes, Ordering::Relaxed);
     }
 
-    pub(super) fn wrote(&self, bytes: usize) {
+    pub fn wrote(&self, bytes: usize) {
         let left = self.backlog().saturating_sub(bytes);
         self.backlog.store(left, Ordering::Relaxed);
         self.drained.store(true, Ordering::Relaxed);
         self.blocked.store(false, Ordering::Relaxed);
-        self.notify_changed();
+        self.changed.notify_waiters();
     }
 
     /// The socket is full.
-    pub(super) fn is_full(&self) {
+    pub fn is_full(&self) {
         self.drained.store(false, Ordering::Relaxed);
         self.blocked.store(true, Ordering::Relaxed);
     }
@@ -252,27 +236,19 @@ impl Outflow {
         while !enough() {
             let mut changed = pin!(self.changed.notified());
             changed.as_mut().enable();
-            self.awaited.store(true, Ordering::SeqCst);
             if !enough() {
                 changed.await;
             }
         }
     }
 
-    fn notify_changed(&self) {
-        // Read first, because usually no task waits.
-        if self.awaited.load(Ordering::SeqCst) && self.awaited.swap(false, Ordering::SeqCst) {
-            self.changed.notify_waiters();
-        }
-    }
-
     /// The connection ends or has ended: no task needs to wait for it.
-    pub(super) fn end(&self) {
+    pub fn end(&self) {
         self.ended.store(true, Ordering::Relaxed);
-        self.notify_changed();
+        self.changed.notify_waiters();
     }
 
-    fn has_ended(&self) -> bool {
+    pub fn has_ended(&self) -> bool {
         self.ended.load(Ordering::Relaxed)
     }
 
@@ -281,14 +257,13 @@ impl Outflow {
         self.peer.store(true, Ordering::Relaxed);
     }
 
-    /// Counts a long-running request until the result is dropped.
-    pub fn long_running(&self) -> LongRunning<'_> {
-        self.long_running.fetch_add(1, Ordering::Relaxed);
-        LongRunning(self)
+    /// A long-running request, until the result is dropped.
+    pub fn long_running(&self) -> Arc<()> {
+        self.long_running.clone()
     }
 
     pub(super) fn has_long_running(&self) -> bool {
-        self.long_running.load(Ordering::Relaxed) > 0
+        Arc::strong_count(&self.long_running) > 1
     }
 
     pub(super) fn backlog(&self) -> usize {
@@ -306,7 +281,7 @@ impl Outflow {
     /// Removes bytes of answers. Returns the connection's number of shares if it holds nothing any more.
     pub(super) fn release(&self, bytes: usize) -> usize {
         let last = self.held.fetch_sub(bytes, Ordering::SeqCst) == bytes;
-        self.notify_changed();
+        self.changed.notify_waiters();
         if last { self.shares() } else { 0 }
     }
 
@@ -328,131 +303,146 @@ impl Outflow {
     }
 }
 
-/// Counts a long-running request.
-pub struct LongRunning<'a>(&'a Outflow);
+/// Memory of a request and its streams on both sides.
+const REQUEST: usize = 64 << 10;
+/// Memory of a long-running request, which needs little besides its data.
+pub(super) const LONG_RUNNING: usize = 8 << 10;
+/// pingora's buffer of an HTTP/1.1 body, and a piece that was taken out of it.
+const HTTP1_UNREAD: usize = 128 << 10;
+/// Events up to this size do not count while a client has read a part of them.
+pub(super) const COMMON_EVENT: usize = 4 << 10;
+/// Overhead of an unread piece.
+pub(super) const EACH_PIECE: usize = 160;
+/// Bytes of an answer that may wait for the client's socket.
+pub const SEND_BUFFER: usize = 16 << 10;
 
-impl Drop for LongRunning<'_> {
-    fn drop(&mut self) {
-        self.0.long_running.fetch_sub(1, Ordering::Relaxed);
-    }
+/// Writes one answer to a client that may be slow.
+pub struct AnswerWriter<'a> {
+    unread: &'a Arc<UnreadBudget>,
+    outflow: &'a Arc<Outflow>,
+    long: bool,
+    /// Most bytes that may have arrived and not been passed on.
+    unread_bytes: usize,
+    /// Length of the answer, if known.
+    length: Option<usize>,
+    /// What was written so far.
+    pieces: usize,
+    bytes: usize,
+    /// It is listed.
+    pub(super) waits: Option<u64>,
+    /// What is kept of an event that the client has read in part.
+    kept: usize,
 }
 
-/// A client's connection that reports what its socket accepts, and that others can cut off.
-#[derive(Debug)]
-pub struct CountedStream<S> {
-    stream: S,
-    outflow: Arc<Outflow>,
-    unread: Arc<UnreadBudget>,
-    /// It is in the list of blocked sockets.
-    listed: Option<u64>,
-}
-
-impl<S> CountedStream<S> {
-    pub fn new(stream: S, outflow: Arc<Outflow>, unread: Arc<UnreadBudget>) -> Self {
+impl<'a> AnswerWriter<'a> {
+    /// `outflow`: of the client's connection; `length`: of the answer's body, if known.
+    pub fn new(
+        unread: &'a Arc<UnreadBudget>,
+        outflow: &'a Arc<Outflow>,
+        long: bool,
+        length: Option<usize>,
+    ) -> Self {
         Self {
-            stream,
-            outflow,
             unread,
-            listed: None,
+            outflow,
+            long,
+            unread_bytes: match long {
+                true => LONG_RUNNING_WINDOW as usize,
+                false => STREAM_WINDOW as usize,
+            },
+            length,
+            pieces: 0,
+            bytes: 0,
+            waits: None,
+            kept: 0,
         }
     }
 
-    /// Runs a write or flush of the stream, unless it was cut off; `bytes`: how many it has written.
-    fn poll<T>(
+    /// Over HTTP/1.1 the server's connection has no window.
+    pub fn of_http1(mut self) -> Self {
+        self.unread_bytes = HTTP1_UNREAD;
+        self
+    }
+
+    /// To be called before a piece is written: waits until the client's connection has room. An error: the answer was
+    /// given up.
+    pub async fn reserve(&mut self, bytes: usize) -> pingora_core::Result<()> {
+        let outflow = self.outflow;
+        self.pieces += 1;
+        self.bytes += bytes;
+        if !outflow.has_room() {
+            self.write(pin!(async {
+                outflow.room().await;
+                Ok(())
+            }))
+            .await?;
+        }
+        outflow.hand_over(bytes);
+        Ok(())
+    }
+
+    /// Counts what is kept of an event that the client has read in part; `false`: it is too much, for the client's
+    /// connection or in all, and nothing may be kept. Events of common size do not count.
+    pub fn keeps(&mut self, bytes: usize) -> bool {
+        let bytes = if bytes < COMMON_EVENT { 0 } else { bytes };
+        if bytes == self.kept {
+            return true;
+        }
+        let fits = self.unread.keep(self.outflow, self.kept, bytes);
+        self.kept = if fits { bytes } else { 0 };
+        fits
+    }
+
+    /// Runs `writing`. An error: the answer was given up.
+    pub async fn write<T>(
         &mut self,
-        context: &mut Context<'_>,
-        write: impl FnOnce(Pin<&mut S>, &mut Context<'_>) -> Poll<io::Result<T>>,
-        bytes: impl FnOnce(&T) -> usize,
-    ) -> Poll<io::Result<T>>
-    where
-        S: Unpin,
-    {
-        if self.outflow.has_ended() {
-            return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
-        }
-        let polled = write(Pin::new(&mut self.stream), context);
-        match (&polled, self.listed) {
-            (Poll::Ready(written), _) => {
+        mut writing: Pin<&mut impl Future<Output = pingora_core::Result<T>>>,
+    ) -> pingora_core::Result<T> {
+        poll_fn(|context| match writing.as_mut().poll(context) {
+            Poll::Ready(written) => {
                 self.unlist();
-                self.outflow.wrote(written.as_ref().map_or(0, bytes));
+                Poll::Ready(written)
             }
-            // Otherwise it was given up meanwhile, and nobody would wake the task.
-            (Poll::Pending, Some(id)) if self.unread.goes_on(id, context.waker()) => {}
-            (Poll::Pending, Some(_)) => return Poll::Ready(Err(io::ErrorKind::TimedOut.into())),
-            (Poll::Pending, None) => {
-                self.outflow.is_full();
-                let id = self.unread.list_socket(&self.outflow, context.waker());
-                self.listed = Some(id);
-            }
-        }
-        polled
+            Poll::Pending => self
+                .poll_given_up(context)
+                .map(|()| Error::e_explain(ErrorType::WriteTimedout, "the client does not read")),
+        })
+        .await
     }
 
     fn unlist(&mut self) {
-        if let Some(id) = self.listed.take() {
+        if let Some(id) = self.waits.take() {
             self.unread.unlist(id);
         }
     }
+
+    fn poll_given_up(&mut self, context: &Context<'_>) -> Poll<()> {
+        if let Some(id) = self.waits {
+            return match self.unread.goes_on(id, context.waker()) {
+                true => Poll::Pending,
+                false => Poll::Ready(()),
+            };
+        }
+        let request = if self.long { LONG_RUNNING } else { REQUEST };
+        let piece = self.bytes / self.pieces.max(1);
+        let weight = request + unread_weight(self.unread_bytes, self.length, piece);
+        let wait = Wait::new(self.outflow, weight, self.long, context.waker());
+        self.waits = Some(self.unread.list(wait));
+        Poll::Pending
+    }
 }
 
-impl<S> Drop for CountedStream<S> {
+impl Drop for AnswerWriter<'_> {
     fn drop(&mut self) {
         self.unlist();
-        self.outflow.end();
+        self.keeps(0);
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for CountedStream<S> {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        buffer: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_read(context, buffer)
-    }
-}
-
-impl<S: AsyncWrite + Unpin> AsyncWrite for CountedStream<S> {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        self.poll(
-            context,
-            |stream, context| stream.poll_write(context, bytes),
-            |count| *count,
-        )
-    }
-
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        slices: &[IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        let write = |stream: Pin<&mut S>, context: &mut Context<'_>| {
-            stream.poll_write_vectored(context, slices)
-        };
-        self.poll(context, write, |count| *count)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.stream.is_write_vectored()
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.poll(
-            context,
-            |stream, context| stream.poll_flush(context),
-            |()| 0,
-        )
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.poll(
-            context,
-            |stream, context| stream.poll_shutdown(context),
-            |()| 0,
-        )
-    }
+/// Most memory that an answer's data may take: what may have arrived, in which a piece counts until it is passed on, and
+/// what waits for the socket. HTTP/2 keeps each unread piece separately.
+pub(super) fn unread_weight(unread: usize, length: Option<usize>, piece: usize) -> usize {
+    let pieces = unread / piece.clamp(1, unread) * EACH_PIECE;
+    let most = unread + SEND_BUFFER;
+    length.map_or(most + pieces, |length| length.min(most))
 }

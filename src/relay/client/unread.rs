@@ -11,18 +11,15 @@
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
-use std::future::poll_fn;
-use std::pin::{Pin, pin};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Poll, Waker};
+use std::sync::{Arc, Mutex};
+use std::task::Waker;
 use std::time::Duration;
 
-use pingora_core::{Error, ErrorType};
 use prometheus::{IntCounter, IntGauge};
 
 use super::connection::Outflow;
-use crate::metrics::{metrics, saturating};
-use crate::relay::upstream::{LONG_RUNNING_WINDOW, STREAM_WINDOW};
+use crate::metrics::{labels, metrics, saturating};
+use crate::net::lock;
 
 /// The budget: bytes that unread answers may hold in total.
 pub const BUDGET: usize = 256 << 20;
@@ -35,47 +32,29 @@ const RELIEF_TARGET: usize = BUDGET / 8 * 7;
 /// Seconds without progress, as kube-apiserver's timeout of requests that are not long-running.
 const STALL_SECONDS: u32 = 60;
 const TICK: Duration = Duration::from_secs(1);
-/// Memory of a request and its streams on both sides.
-const REQUEST: usize = 64 << 10;
-/// The same of a long-running one, which needs little besides its data.
-const LONG_RUNNING: usize = 8 << 10;
-/// pingora's buffer of an HTTP/1.1 body, and a piece that was taken out of it.
-const HTTP1_UNREAD: usize = 128 << 10;
-/// Events up to this size do not count while a client has read a part of them.
-const COMMON_EVENT: usize = 4 << 10;
-/// Overhead of an unread piece.
-const EACH_PIECE: usize = 160;
-/// Bytes of an answer that may wait for the client's socket.
-pub const SEND_BUFFER: usize = 16 << 10;
-
-/// Why an answer was given up.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ResetReason {
-    /// Its client has read nothing for too long.
-    Timeout,
-    /// The budget is exceeded.
-    Budget,
-}
-
-impl ResetReason {
-    /// In the order of their declaration.
-    pub const NAMES: [&str; 2] = ["timeout", "budget"];
+labels! {
+    /// Why an answer was given up.
+    pub enum ResetReason {
+        /// Its client has read nothing for too long.
+        Timeout = "timeout",
+        /// The budget is exceeded.
+        Budget = "budget",
+    }
 }
 
 metrics! {
     /// Metrics of the budget for unread answers.
     #[derive(Debug, Clone)]
     pub struct UnreadMetrics {
-        /// Most that answers may hold here whose clients let them wait.
+        /// Most that answers that wait for their clients may hold.
         held: IntGauge = gauge("kube_interop_proxy_unread_bytes"),
-        /// Answers and connections ended because the client did not read: it took nothing for 60 s (timeout), or too
-        /// much was unread (budget).
-        given_up: [IntCounter; ResetReason::NAMES.len()] =
-            counters("kube_interop_proxy_unread_resets_total", "reason", ResetReason::NAMES),
+        /// Answers and connections whose client took nothing for 60 s (timeout), or that left too much unread (budget).
+        given_up: [IntCounter; ResetReason::ALL.len()] =
+            counters("kube_interop_proxy_unread_resets_total", "reason", ResetReason::ALL.map(ResetReason::name)),
     }
 }
 
-/// The budget for answers that clients do not read.
+/// The budget for answers that clients do not read. Locked for a short time, and only for those who wait.
 #[derive(Debug)]
 pub struct UnreadBudget(Mutex<WaitList>);
 
@@ -97,7 +76,7 @@ struct WaitList {
 
 /// An answer or a connection's socket that makes no progress.
 #[derive(Debug)]
-struct Wait {
+pub(super) struct Wait {
     outflow: Arc<Outflow>,
     /// Bytes that an answer may hold; 0: a socket.
     weight: usize,
@@ -109,6 +88,16 @@ struct Wait {
 }
 
 impl Wait {
+    pub(super) fn new(outflow: &Arc<Outflow>, weight: usize, long: bool, waker: &Waker) -> Self {
+        Self {
+            outflow: outflow.clone(),
+            weight,
+            long,
+            quiet: 0,
+            waker: waker.clone(),
+        }
+    }
+
     fn is_socket(&self) -> bool {
         self.weight == 0
     }
@@ -185,30 +174,26 @@ impl WaitList {
         }
         let share = RELIEF_TARGET.saturating_sub(self.backlog) / self.shares.max(1);
         let is_answer = |wait: &Wait| !wait.is_socket();
+        let is_blocked = |wait: &Wait| wait.is_socket() && wait.quiet > 0;
         let longest = |wait: &Wait| Reverse(wait.quiet);
-        for id in self.in_order(is_answer, longest) {
-            if self.total() <= RELIEF_TARGET {
+        // Those before it may have held more.
+        let is_above = |wait: &Wait| wait.outflow.is_above(share);
+        self.shrink(RELIEF_TARGET, self.in_order(is_answer, longest), is_above);
+        self.shrink(BUDGET, self.in_order(is_blocked, longest), |_| true);
+        // No connection is above its share: the largest is given up first, so that a slow reader is last.
+        let largest = |wait: &Wait| Reverse(wait.outflow.held());
+        self.shrink(HARD_LIMIT, self.in_order(is_answer, largest), |_| true);
+    }
+
+    /// Gives those up of `order` that `are`, one after the other, until so many bytes are left.
+    fn shrink(&mut self, left: usize, order: Vec<u64>, are: impl Fn(&Wait) -> bool) {
+        for id in order {
+            if self.total() <= left {
                 return;
             }
-            // Those before it may have held more.
-            let wait = self.waits.get(&id);
-            if wait.is_some_and(|wait| wait.outflow.is_above(share)) {
+            if self.waits.get(&id).is_some_and(&are) {
                 self.give_up(id, ResetReason::Budget);
             }
-        }
-        let is_blocked = |wait: &Wait| wait.is_socket() && wait.quiet > 0;
-        for id in self.in_order(is_blocked, longest) {
-            if self.total() <= BUDGET {
-                return;
-            }
-            self.give_up(id, ResetReason::Budget);
-        }
-        // No connection is above its share: the largest is given up first, so that a slow reader is last.
-        for id in self.in_order(is_answer, |wait| Reverse(wait.outflow.held())) {
-            if self.total() <= HARD_LIMIT {
-                return;
-            }
-            self.give_up(id, ResetReason::Budget);
         }
     }
 
@@ -234,24 +219,13 @@ impl UnreadBudget {
         }))
     }
 
-    /// Locked for a short time, and only for who waits.
-    fn lock(&self) -> MutexGuard<'_, WaitList> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Lists a connection with a blocked socket, whose task is `writer`.
-    pub(super) fn list_socket(self: &Arc<Self>, outflow: &Arc<Outflow>, writer: &Waker) -> u64 {
-        self.list(Wait {
-            outflow: outflow.clone(),
-            weight: 0,
-            long: false,
-            quiet: 0,
-            waker: writer.clone(),
-        })
+    pub fn list_socket(self: &Arc<Self>, outflow: &Arc<Outflow>, writer: &Waker) -> u64 {
+        self.list(Wait::new(outflow, 0, false, writer))
     }
 
-    fn list(self: &Arc<Self>, wait: Wait) -> u64 {
-        let mut list = self.lock();
+    pub(super) fn list(self: &Arc<Self>, wait: Wait) -> u64 {
+        let mut list = lock(&self.0);
         list.next += 1;
         let id = list.next;
         list.hold(&wait.outflow, wait.weight);
@@ -262,7 +236,7 @@ impl UnreadBudget {
             tokio::spawn(async move {
                 loop {
                     tokio::time::sleep(TICK).await;
-                    if !unread.lock().tick() {
+                    if !lock(&unread.0).tick() {
                         return;
                     }
                 }
@@ -273,155 +247,26 @@ impl UnreadBudget {
     }
 
     /// It still waits; `false`: it was given up.
-    pub(super) fn goes_on(&self, id: u64, waker: &Waker) -> bool {
-        let mut list = self.lock();
+    pub fn goes_on(&self, id: u64, waker: &Waker) -> bool {
+        let mut list = lock(&self.0);
         let wait = list.waits.get_mut(&id);
         wait.map(|wait| wait.waker.clone_from(waker)).is_some()
     }
 
-    pub(super) fn unlist(&self, id: u64) {
-        self.lock().remove(id);
-    }
-}
-
-/// Writes one answer to a client that may be slow.
-pub struct AnswerWriter<'a> {
-    unread: &'a Arc<UnreadBudget>,
-    outflow: &'a Arc<Outflow>,
-    long: bool,
-    /// Most bytes that may have arrived and not been passed on.
-    unread_bytes: usize,
-    /// Length of the answer, if known.
-    length: Option<usize>,
-    /// What was written so far.
-    pieces: usize,
-    bytes: usize,
-    /// It is listed.
-    waits: Option<u64>,
-    /// What is kept of an event that the client has read in part.
-    kept: usize,
-}
-
-impl<'a> AnswerWriter<'a> {
-    /// `outflow`: of the client's connection; `length`: of the answer's body, if known.
-    pub fn new(
-        unread: &'a Arc<UnreadBudget>,
-        outflow: &'a Arc<Outflow>,
-        long: bool,
-        length: Option<usize>,
-    ) -> Self {
-        Self {
-            unread,
-            outflow,
-            long,
-            unread_bytes: match long {
-                true => LONG_RUNNING_WINDOW as usize,
-                false => STREAM_WINDOW as usize,
-            },
-            length,
-            pieces: 0,
-            bytes: 0,
-            waits: None,
-            kept: 0,
-        }
+    pub fn unlist(&self, id: u64) {
+        lock(&self.0).remove(id);
     }
 
-    /// Over HTTP/1.1 the server's connection has no window.
-    pub fn of_http1(mut self) -> Self {
-        self.unread_bytes = HTTP1_UNREAD;
-        self
-    }
-
-    /// To be called before a piece is written: waits until the client's connection has room. An error: the answer was
-    /// given up.
-    pub async fn reserve(&mut self, bytes: usize) -> pingora_core::Result<()> {
-        let outflow = self.outflow;
-        self.pieces += 1;
-        self.bytes += bytes;
-        if !outflow.has_room() {
-            self.write(pin!(async {
-                outflow.room().await;
-                Ok(())
-            }))
-            .await?;
-        }
-        outflow.hand_over(bytes);
-        Ok(())
-    }
-
-    /// Counts what is kept of an event that the client has read in part; `false`: it is too much, for the client's
-    /// connection or in all, and nothing may be kept. Events of common size do not count.
-    pub fn keeps(&mut self, bytes: usize) -> bool {
-        let bytes = if bytes < COMMON_EVENT { 0 } else { bytes };
-        if bytes == self.kept {
-            return true;
-        }
-        let mut list = self.unread.lock();
-        list.release(self.outflow, std::mem::take(&mut self.kept));
-        let fits = bytes == 0 || list.total() + bytes <= KEPT && self.outflow.may_hold(bytes);
+    /// A connection keeps `bytes` of half events instead of `before`; `false`: it is too much, and nothing is kept.
+    pub(super) fn keep(&self, outflow: &Outflow, before: usize, bytes: usize) -> bool {
+        let mut list = lock(&self.0);
+        list.release(outflow, before);
+        let fits = bytes == 0 || list.total() + bytes <= KEPT && outflow.may_hold(bytes);
         if fits {
-            list.hold(self.outflow, bytes);
-            self.kept = bytes;
+            list.hold(outflow, bytes);
         }
         fits
     }
-
-    /// Runs `writing`. An error: the answer was given up.
-    pub async fn write<T>(
-        &mut self,
-        mut writing: Pin<&mut impl Future<Output = pingora_core::Result<T>>>,
-    ) -> pingora_core::Result<T> {
-        poll_fn(|context| match writing.as_mut().poll(context) {
-            Poll::Ready(written) => {
-                self.unlist();
-                Poll::Ready(written)
-            }
-            Poll::Pending => self
-                .poll_given_up(context)
-                .map(|()| Error::e_explain(ErrorType::WriteTimedout, "the client does not read")),
-        })
-        .await
-    }
-
-    fn unlist(&mut self) {
-        if let Some(id) = self.waits.take() {
-            self.unread.unlist(id);
-        }
-    }
-
-    fn poll_given_up(&mut self, context: &Context<'_>) -> Poll<()> {
-        if let Some(id) = self.waits {
-            return match self.unread.goes_on(id, context.waker()) {
-                true => Poll::Pending,
-                false => Poll::Ready(()),
-            };
-        }
-        let request = if self.long { LONG_RUNNING } else { REQUEST };
-        let piece = self.bytes / self.pieces.max(1);
-        self.waits = Some(self.unread.list(Wait {
-            outflow: self.outflow.clone(),
-            weight: request + unread_weight(self.unread_bytes, self.length, piece),
-            long: self.long,
-            quiet: 0,
-            waker: context.waker().clone(),
-        }));
-        Poll::Pending
-    }
-}
-
-impl Drop for AnswerWriter<'_> {
-    fn drop(&mut self) {
-        self.unlist();
-        self.keeps(0);
-    }
-}
-
-/// Most memory that an answer's data may take: what may have arrived, in which a piece counts until it is passed on, and
-/// what waits for the socket. HTTP/2 keeps each unread piece separately.
-fn unread_weight(unread: usize, length: Option<usize>, piece: usize) -> usize {
-    let pieces = unread / piece.clamp(1, unread) * EACH_PIECE;
-    let most = unread + SEND_BUFFER;
-    length.map_or(most + pieces, |length| length.min(most))
 }
 
 #[cfg(test)]

@@ -16,8 +16,8 @@ use crate::kube::discovery::DiscoveryDocument;
 const ENTITIES: usize = 256;
 /// Most bytes, without the compressed copies. OpenAPI documents have 2 to 6 MiB each.
 const BYTES: usize = 64 << 20;
-/// Most `Accept` headers, and the length of one.
-const ACCEPTED: usize = 256;
+/// Most `Accept` headers that lead to one document, and the length of one.
+const ACCEPTED: usize = 16;
 const LONGEST_ACCEPT: usize = 1 << 10;
 /// Documents that are merged at the same time: each may need several times its size in memory.
 const AT_A_TIME: usize = 4;
@@ -36,25 +36,22 @@ pub struct Variant {
 
 pub struct Cache {
     kept: Mutex<Kept>,
-    /// One permit for each merge that runs.
-    pub turns: Arc<Semaphore>,
+    /// One for each merge that runs.
+    pub permits: Arc<Semaphore>,
 }
 
 #[derive(Default)]
 struct Kept {
     generation: u64,
-    /// Oldest first.
-    entities: VecDeque<Arc<Entity>>,
-    bytes: usize,
-    /// The document that a variant led to. Oldest first.
-    accepted: VecDeque<(DiscoveryDocument, Variant, Arc<Entity>)>,
+    /// Each with the variants that led to it. Those that were requested last come last.
+    entities: VecDeque<(Arc<Entity>, Vec<Variant>)>,
 }
 
 impl Default for Cache {
     fn default() -> Self {
         Self {
             kept: Mutex::default(),
-            turns: Arc::new(Semaphore::new(AT_A_TIME)),
+            permits: Arc::new(Semaphore::new(AT_A_TIME)),
         }
     }
 }
@@ -68,50 +65,58 @@ impl Cache {
         document: &DiscoveryDocument,
         variant: &Variant,
     ) -> Option<Arc<Entity>> {
-        let kept = self.kept(generation)?;
-        let mut accepted = kept.accepted.iter();
-        let found = accepted.find(|(of, by, _)| of == document && by == variant);
-        found.map(|(_, _, entity)| entity.clone())
+        self.find(generation, |entity, variants| {
+            entity.key.document == *document && variants.contains(variant)
+        })
     }
 
     /// The document that was made from this.
-    pub fn find(&self, generation: u64, key: &EntityKey) -> Option<Arc<Entity>> {
-        let kept = self.kept(generation)?;
-        let mut entities = kept.entities.iter();
-        entities.find(|entity| entity.key == *key).cloned()
+    pub fn made_from(&self, generation: u64, key: &EntityKey) -> Option<Arc<Entity>> {
+        self.find(generation, |entity, _| entity.key == *key)
     }
 
-    /// Adds a document, and the variant that led to it.
+    fn find(
+        &self,
+        generation: u64,
+        is_it: impl Fn(&Entity, &[Variant]) -> bool,
+    ) -> Option<Arc<Entity>> {
+        let kept = self.kept(generation)?;
+        let mut entities = kept.entities.iter();
+        let found = entities.find(|(entity, variants)| is_it(entity, variants));
+        found.map(|(entity, _)| entity.clone())
+    }
+
+    /// Adds a document, and the variant that led to it. It replaces the one that the apiserver had before.
     pub fn keep(&self, generation: u64, variant: &Variant, entity: &Arc<Entity>) {
         let Some(mut kept) = self.kept(generation) else {
             return;
         };
-        if !kept.entities.iter().any(|known| Arc::ptr_eq(known, entity)) {
-            // The apiserver's document has changed: the previous result is not needed any more.
-            let new = &entity.key;
-            kept.drop_where(|Entity { key, .. }| {
-                key.document == new.document
-                    && key.content_type == new.content_type
-                    && key.for_one == new.for_one
-            });
-            kept.bytes += entity.size();
-            kept.entities.push_back(entity.clone());
-        }
+        let (entities, new) = (&mut kept.entities, &entity.key);
+        let mut variants = Vec::new();
+        entities.retain_mut(|(known, led)| {
+            let key = &known.key;
+            if key.document != new.document {
+                return true;
+            }
+            led.retain(|by| by != variant);
+            if Arc::ptr_eq(known, entity) {
+                variants = std::mem::take(led);
+            }
+            key.content_type != new.content_type || key.for_one != new.for_one
+        });
         let accept = variant.accept.as_ref();
         if accept.is_none_or(|accept| accept.len() <= LONGEST_ACCEPT) {
-            let led = (entity.key.document.clone(), variant.clone(), entity.clone());
-            kept.accepted
-                .retain(|(of, by, _)| *of != led.0 || *by != led.1);
-            kept.accepted.push_back(led);
+            variants.push(variant.clone());
         }
-        while kept.entities.len() > ENTITIES || kept.bytes > BYTES {
-            let Some(oldest) = kept.entities.front().cloned() else {
-                break;
-            };
-            kept.drop_where(|known| std::ptr::eq(known, &*oldest));
+        if variants.len() > ACCEPTED {
+            variants.remove(0);
         }
-        while kept.accepted.len() > ACCEPTED {
-            kept.accepted.pop_front();
+        entities.push_back((entity.clone(), variants));
+        let mut bytes: usize = entities.iter().map(|(entity, _)| entity.size()).sum();
+        while (entities.len() > ENTITIES || bytes > BYTES)
+            && let Some((oldest, _)) = entities.pop_front()
+        {
+            bytes -= oldest.size();
         }
     }
 
@@ -128,20 +133,8 @@ impl Cache {
     }
 }
 
-impl Kept {
-    fn drop_where(&mut self, is_dropped: impl Fn(&Entity) -> bool) {
-        self.entities.retain(|entity| {
-            let dropped = is_dropped(entity);
-            self.bytes -= if dropped { entity.size() } else { 0 };
-            !dropped
-        });
-        self.accepted.retain(|(_, _, entity)| !is_dropped(entity));
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use super::super::entity::EntitySource;
     use super::*;
 
     fn key(document: DiscoveryDocument, tag: &str) -> EntityKey {
@@ -149,7 +142,8 @@ mod tests {
             document,
             content_type: HeaderValue::from_static("application/json"),
             for_one: false,
-            source: etag(tag),
+            etag: etag(tag),
+            hash: Vec::new(),
         }
     }
 
@@ -160,8 +154,8 @@ mod tests {
         }
     }
 
-    fn etag(text: &str) -> EntitySource {
-        EntitySource::Etag(HeaderValue::from_str(text).unwrap())
+    fn etag(text: &str) -> Option<HeaderValue> {
+        HeaderValue::from_str(text).ok()
     }
 
     fn entity(document: DiscoveryDocument, tag: &str, size: usize) -> Arc<Entity> {
@@ -179,7 +173,7 @@ mod tests {
         let kept = entity(DiscoveryDocument::Groups, "1", 10);
         let accept = variant("application/json");
         cache.keep(1, &accept, &kept);
-        let found = |key: &EntityKey| cache.find(1, key);
+        let found = |key: &EntityKey| cache.made_from(1, key);
         let groups = key(DiscoveryDocument::Groups, "1");
         assert!(Arc::ptr_eq(&found(&groups).unwrap(), &kept));
         assert!(found(&key(DiscoveryDocument::Groups, "2")).is_none());
@@ -222,7 +216,7 @@ mod tests {
         cache.keep(1, &Variant::default(), &old);
         assert!(
             cache
-                .find(2, &key(DiscoveryDocument::Groups, "1"))
+                .made_from(2, &key(DiscoveryDocument::Groups, "1"))
                 .is_none()
         );
         assert_eq!(Arc::strong_count(&old), 1);
@@ -262,7 +256,7 @@ mod tests {
         let led = cache
             .accepted(1, &DiscoveryDocument::Groups, &Variant::default())
             .unwrap();
-        assert_eq!(led.key.source, etag("2"));
+        assert_eq!(led.key.etag, etag("2"));
     }
 
     #[test]
@@ -271,7 +265,7 @@ mod tests {
         for number in 0..2 * ENTITIES {
             cache.keep(1, &Variant::default(), &entity(group(number), "1", 10));
         }
-        let found = |number: usize| cache.find(1, &key(group(number), "1")).is_some();
+        let found = |number: usize| cache.made_from(1, &key(group(number), "1")).is_some();
         assert_eq!(
             (0..2 * ENTITIES).filter(|number| found(*number)).count(),
             ENTITIES

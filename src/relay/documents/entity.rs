@@ -1,7 +1,6 @@
 //! A merged document as it is sent.
 
 use std::io::Write;
-use std::sync::OnceLock;
 
 use bytes::Bytes;
 use data_encoding::HEXUPPER;
@@ -20,21 +19,6 @@ use crate::kube::discovery::DiscoveryDocument;
 /// Smaller documents are not compressed, as in kube-apiserver.
 const WORTH_COMPRESSING: usize = 128 << 10;
 
-/// The apiserver's own document, by what tells it from others.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum EntitySource {
-    /// The apiserver's ETag.
-    Etag(HeaderValue),
-    /// Hash of the apiserver's bytes, if it sends no ETag. Hash of nothing, if it has no document.
-    Hash(Vec<u8>),
-}
-
-impl EntitySource {
-    pub fn hash(body: &[u8]) -> Self {
-        Self::Hash(digest(&SHA512, body).as_ref().to_vec())
-    }
-}
-
 /// What a merged document is made from: equal keys have equal documents while peers' contents are the same.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EntityKey {
@@ -43,61 +27,48 @@ pub struct EntityKey {
     pub content_type: HeaderValue,
     /// It was requested without peers' contents.
     pub for_one: bool,
-    pub source: EntitySource,
+    /// Of the apiserver's document.
+    pub etag: Option<HeaderValue>,
+    /// Of the apiserver's bytes, if it sends no ETag; of nothing, if it has no document.
+    pub hash: Vec<u8>,
+}
+
+pub(super) fn hash(body: &[u8]) -> Vec<u8> {
+    digest(&SHA512, body).as_ref().to_vec()
+}
+
+impl EntityKey {
+    pub fn content_type(&self) -> &str {
+        self.content_type.to_str().unwrap_or("")
+    }
 }
 
 #[derive(Debug)]
 pub struct Entity {
     pub key: EntityKey,
-    /// Something was added to the apiserver's document.
-    pub is_merged: bool,
     etag: Option<HeaderValue>,
     body: Bytes,
-    compressed: OnceLock<Option<Bytes>>,
+    /// For clients that accept gzip.
+    compressed: Option<Bytes>,
 }
 
 impl Entity {
     /// `merged`: the merged document; `None`: nothing was added, and `local` is sent unchanged. The document has an
     /// ETag if the local one has.
     pub fn new(key: EntityKey, local: Vec<u8>, merged: Option<Vec<u8>>) -> Self {
-        let etag = match (&key.source, &merged) {
-            (EntitySource::Hash(_), _) => None,
-            (EntitySource::Etag(etag), None) => Some(etag.clone()),
-            (EntitySource::Etag(_), Some(merged)) => etag(merged),
-        };
+        let own = key.etag.clone();
+        let etag = own.and_then(|own| merged.as_deref().map_or(Some(own), etag));
+        let body = Bytes::from(merged.unwrap_or(local));
         Self {
             key,
-            is_merged: merged.is_some(),
             etag,
-            body: merged.unwrap_or(local).into(),
-            compressed: OnceLock::new(),
+            compressed: compressed(&body),
+            body,
         }
     }
 
     pub fn size(&self) -> usize {
         self.body.len()
-    }
-
-    /// Whether it is compressed for clients that accept gzip.
-    pub fn is_worth_compressing(&self) -> bool {
-        self.body.len() > WORTH_COMPRESSING
-    }
-
-    /// Whether [`Self::compress`] was called before.
-    pub fn is_compressed(&self) -> bool {
-        self.compressed.get().is_some()
-    }
-
-    /// Compresses the document, once: other callers wait.
-    pub fn compress(&self) {
-        let compressed = || {
-            let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
-            encoder.write_all(&self.body)?;
-            encoder.finish()
-        };
-        // Writing to memory does not fail. If it did, the document would be sent uncompressed.
-        self.compressed
-            .get_or_init(|| compressed().ok().map(Bytes::from));
     }
 
     /// Whether a client with one of these ETags (its `If-None-Match`) has this document.
@@ -121,8 +92,7 @@ impl Entity {
         response.remove_header(&X_CONTENT_TYPE_OPTIONS);
         response.insert_header(CONTENT_TYPE, self.key.content_type.clone())?;
         self.write_validators(response)?;
-        let compressed = self.compressed.get().and_then(Option::as_ref);
-        let compressed = compressed.filter(|_| gzip);
+        let compressed = self.compressed.as_ref().filter(|_| gzip);
         if compressed.is_some() {
             response.insert_header(CONTENT_ENCODING, HeaderValue::from_static("gzip"))?;
         }
@@ -142,7 +112,7 @@ impl Entity {
         if let Some(etag) = &self.etag {
             response.insert_header(ETAG, etag.clone())?;
         }
-        if self.is_worth_compressing() && !varies_by_encoding(&response.headers) {
+        if self.compressed.is_some() && !varies_by_encoding(&response.headers) {
             response.append_header(VARY, HeaderValue::from_static("Accept-Encoding"))?;
         }
         Ok(())
@@ -158,9 +128,7 @@ pub fn remove_headers(response: &mut ResponseHeader) {
         &LAST_MODIFIED,
         &ACCEPT_RANGES,
     ] {
-        if response.headers.contains_key(name) {
-            response.remove_header(name);
-        }
+        response.remove_header(name);
     }
 }
 
@@ -171,9 +139,19 @@ fn varies_by_encoding(headers: &HeaderMap) -> bool {
         .any(|name| name.trim_ascii().eq_ignore_ascii_case(b"accept-encoding"))
 }
 
+fn compressed(body: &[u8]) -> Option<Bytes> {
+    if body.len() <= WORTH_COMPRESSING {
+        return None;
+    }
+    let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
+    // Writing to memory does not fail. If it did, the document would be sent uncompressed.
+    encoder.write_all(body).ok()?;
+    encoder.finish().ok().map(Bytes::from)
+}
+
 /// As kube-apiserver's: SHA-512 in upper-case hexadecimal digits, in quotes.
 fn etag(body: &[u8]) -> Option<HeaderValue> {
-    let digits = HEXUPPER.encode(digest(&SHA512, body).as_ref());
+    let digits = HEXUPPER.encode(&hash(body));
     HeaderValue::from_str(&format!("\"{digits}\"")).ok()
 }
 
@@ -194,10 +172,11 @@ mod tests {
             document: DiscoveryDocument::Groups,
             content_type: HeaderValue::from_static("application/json"),
             for_one: false,
-            source: match etag {
-                Some(etag) => EntitySource::Etag(HeaderValue::from_static(etag)),
-                None => EntitySource::hash(local.as_bytes()),
+            hash: match etag {
+                Some(_) => Vec::new(),
+                None => hash(local.as_bytes()),
             },
+            etag: etag.map(HeaderValue::from_static),
         };
         let merged = merged.map(|merged| merged.as_bytes().to_vec());
         Entity::new(key, local.into(), merged)
@@ -288,8 +267,6 @@ mod tests {
     fn a_long_one_is_compressed_for_those_who_can_read_that() {
         let long = "x".repeat(WORTH_COMPRESSING + 1);
         let entity = entity(None, &long, None);
-        assert!(entity.is_worth_compressing() && !entity.is_compressed());
-        entity.compress();
         let mut response = answer(&[]);
         let body = entity.write(&mut response, true).unwrap();
         assert_eq!(response.headers["content-encoding"], "gzip");

@@ -3,12 +3,10 @@
 use std::borrow::Cow;
 
 use super::entity::{Entity, EntityKey};
-use crate::discovery::merge::{self, DocumentFormat, MergeError};
+use crate::discovery::merge::{self, MergeError};
 use crate::discovery::openapi;
 use crate::discovery::peer_discovery::{PeerDiscovery, PeerListing, SharedPeerDiscovery};
 use crate::kube::discovery::DiscoveryDocument;
-use crate::kube::gvr::{Custom, GvrRef};
-use crate::kube::media_type;
 
 /// Why a document cannot be merged.
 #[derive(Debug, thiserror::Error)]
@@ -26,14 +24,6 @@ pub enum OverlayError {
     /// It cannot be read whole, or not in this form.
     #[error("{0}")]
     Unusable(Cow<'static, str>),
-}
-
-impl OverlayError {
-    /// Only servers that cannot be asked have what is to be listed.
-    pub fn is_of_nobody(&self) -> bool {
-        let stale = matches!(self, Self::Discovery(MergeError::Stale));
-        stale || matches!(self, Self::Nobody)
-    }
 }
 
 /// Merges the apiserver's document with peers' contents; `body`: `None` if the apiserver has no such group. Takes
@@ -69,39 +59,6 @@ pub(super) fn merge_document(
     Ok(Entity::new(key, body.unwrap_or_default(), merged))
 }
 
-/// Why `merge_document` would fail whatever the apiserver's document has in it, if the apiserver lists what of a group
-/// version is in `custom` as well.
-pub(super) fn refuses(
-    key: &EntityKey,
-    peer_discovery: &PeerDiscovery,
-    custom: &Custom,
-) -> Option<OverlayError> {
-    let text = key.content_type.to_str().unwrap_or("");
-    let document = &key.document;
-    let is_merged = merge::is_merged(document, media_type::is_aggregated(text));
-    if !is_merged || key.for_one || !peer_discovery.adds_to(document) {
-        return None;
-    }
-    if DocumentFormat::of(text).is_none() {
-        return Some(unusable_form(text));
-    }
-    let of = document.group_version()?;
-    let is_custom = |resource: &str| {
-        custom.contains(GvrRef {
-            group: &of.group,
-            version: &of.version,
-            resource,
-            subresource: "",
-        })
-    };
-    let stale = peer_discovery.others.is_stale_for(of, is_custom);
-    stale.then_some(MergeError::Stale.into())
-}
-
-fn unusable_form(content_type: &str) -> OverlayError {
-    OverlayError::Unusable(format!("discovery in the form {content_type:?}").into())
-}
-
 /// Adds to a list of groups what the apiserver serves and does not list. Then adds what peers list, unless the document
 /// is for one server.
 fn discovery(
@@ -109,25 +66,15 @@ fn discovery(
     body: Option<&[u8]>,
     peer_discovery: &PeerDiscovery,
 ) -> Result<Option<Vec<u8>>, OverlayError> {
-    let text = key.content_type.to_str().unwrap_or("");
     let document = &key.document;
-    let aggregated = media_type::is_aggregated(text);
-    if !merge::is_merged(document, aggregated) {
-        return Ok(None);
-    }
     let own = document.lists_groups().then_some(&peer_discovery.own.union);
     let others = (!key.for_one).then_some(&peer_discovery.others);
-    let merged = match DocumentFormat::of(text) {
-        Some(format) => {
-            let all = own.into_iter().chain(others);
-            merge::merge(document, aggregated, format, body, all).map_err(OverlayError::from)
-        }
-        None => Err(unusable_form(text)),
-    };
-    match merged {
+    let all = own.into_iter().chain(others);
+    match merge::merge(document, key.content_type(), body, all) {
         // It may be complete as it is.
         Err(_) if others.is_none() || !peer_discovery.adds_to(document) => Ok(None),
-        merged => merged,
+        Err(MergeError::Stale) => Err(OverlayError::Nobody),
+        merged => Ok(merged?),
     }
 }
 
@@ -137,8 +84,8 @@ fn open_api(
     local: &[u8],
     peer_discovery: &PeerDiscovery,
 ) -> Result<Option<Vec<u8>>, openapi::OpenApiError> {
-    let peers = peer_discovery.openapi.of(form).unwrap_or_default();
-    let peers: Vec<&[u8]> = peers.iter().map(|peer| &**peer).collect();
+    let peers = peer_discovery.openapi.get(&form);
+    let peers: Vec<&[u8]> = peers.into_iter().flatten().map(|peer| &**peer).collect();
     openapi::merge(form, local, &peers, |group, version| {
         match (version, form) {
             ("", _) => peer_discovery.others.document.group(group).is_some(),
@@ -155,7 +102,6 @@ fn open_api(
 mod tests {
     use http::HeaderValue;
 
-    use super::super::entity::EntitySource;
     use super::*;
     use crate::kube::discovery::model;
 
@@ -184,7 +130,8 @@ mod tests {
             document,
             content_type: HeaderValue::from_static(content_type),
             for_one,
-            source: EntitySource::hash(b""),
+            etag: None,
+            hash: Vec::new(),
         }
     }
 
@@ -244,7 +191,9 @@ mod tests {
         assert!(all.find("\"own\"").unwrap() < all.find("\"added\"").unwrap());
         assert!(one.contains("\"own\"") && !one.contains("\"added\""));
         // Nothing can be added to this form.
-        assert!(!made(true, "application/cbor").unwrap().is_merged);
+        let mut header = pingora_http::ResponseHeader::build(200, None).unwrap();
+        let whole = made(true, "application/cbor").unwrap();
+        assert_eq!(whole.write(&mut header, false).unwrap(), GROUPS);
         assert!(made(false, "application/cbor").is_err());
     }
 
@@ -258,6 +207,9 @@ mod tests {
             false,
             Some(GROUPS),
         );
-        assert!(matches!(cbor, Err(OverlayError::Unusable(_))));
+        assert!(matches!(
+            cbor,
+            Err(OverlayError::Discovery(MergeError::Form(_)))
+        ));
     }
 }

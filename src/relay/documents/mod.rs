@@ -9,11 +9,9 @@
 mod cache;
 mod entity;
 mod merge;
-mod metrics;
 mod overlay;
 
 pub use self::cache::{Cache, UNKEPT, Variant};
-pub use self::entity::{Entity, EntityKey, EntitySource, remove_headers};
+pub use self::entity::{Entity, EntityKey, remove_headers};
 pub use self::merge::OverlayError;
-pub use self::metrics::{DocumentMetrics, DocumentOutcome};
 pub use self::overlay::{DocumentMaker, Overlay};

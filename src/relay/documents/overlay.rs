@@ -11,17 +11,14 @@ use http::header::{
     HeaderValue, IF_MATCH, IF_MODIFIED_SINCE, IF_NONE_MATCH, IF_RANGE, IF_UNMODIFIED_SINCE, RANGE,
 };
 use pingora_http::ResponseHeader;
-use tokio::sync::OwnedSemaphorePermit;
 use tokio::task::spawn_blocking;
 
 use super::cache::{Cache, Variant};
-use super::entity::{Entity, EntityKey, EntitySource};
-use super::merge::{self, OverlayError, merge_document};
-use super::metrics::DocumentMetrics;
+use super::entity::{Entity, EntityKey, hash};
+use super::merge::{OverlayError, merge_document};
 use crate::discovery::openapi::OpenApiFormat;
 use crate::discovery::peer_discovery::{PeerDiscovery, SharedPeerDiscovery};
 use crate::kube::discovery::DiscoveryDocument;
-use crate::kube::gvr::Custom;
 use crate::relay::answer::{StatusFormat, is_for_one_server};
 use crate::relay::upstream::health::Health;
 use crate::relay::upstream::{BodyPrefix, UpstreamSession};
@@ -29,8 +26,6 @@ use crate::request::headers::set;
 
 /// Longest document that is read. Real ones are much shorter.
 const MAX_DOCUMENT: usize = 64 << 20;
-/// Longer documents are merged on a blocking thread, so that other requests do not wait.
-const MAX_INLINE_MERGE: usize = 32 << 10;
 /// Longest time to read a document. Only a few are read at the same time.
 const READ_TIMEOUT: Duration = Duration::from_secs(15);
 /// Longest wait of the first client for peers' OpenAPI documents, while no peer has failed.
@@ -95,7 +90,7 @@ impl Overlay {
         set(headers, ACCEPT_ENCODING, identity)?;
         let generation = self.peer_discovery.generation;
         if let Some(entity) = cache.accepted(generation, &self.document, &asked.variant)
-            && let EntitySource::Etag(etag) = &entity.key.source
+            && let Some(etag) = &entity.key.etag
         {
             set(headers, IF_NONE_MATCH, etag.clone())?;
             asked.known = Some(entity);
@@ -114,26 +109,27 @@ impl Overlay {
         }
     }
 
-    /// Why a GET would fail that got this answer, if the apiserver lists what is in `custom`. HEAD gets no document.
-    pub fn refuses(&self, response: &ResponseHeader, custom: &Custom) -> Option<OverlayError> {
-        let key = self.key(content_type_of(response), EntitySource::hash(b""));
-        merge::refuses(&key, &self.peer_discovery, custom)
-    }
-
-    fn key(&self, content_type: HeaderValue, source: EntitySource) -> EntityKey {
+    /// `etag`: of the apiserver's document; `hash`: empty if there is an ETag.
+    fn key(
+        &self,
+        content_type: HeaderValue,
+        etag: Option<HeaderValue>,
+        hash: Vec<u8>,
+    ) -> EntityKey {
         let accept = self.variant.accept.as_ref();
         let text = content_type.to_str().unwrap_or("");
         EntityKey {
             document: self.document.clone(),
             for_one: self.variant.for_one || is_for_one_server(accept, text),
             content_type,
-            source,
+            etag,
+            hash,
         }
     }
 }
 
-fn content_type_of(response: &ResponseHeader) -> HeaderValue {
-    let content_type = response.headers.get(CONTENT_TYPE).cloned();
+fn content_type_of(headers: &HeaderMap) -> HeaderValue {
+    let content_type = headers.get(CONTENT_TYPE).cloned();
     content_type.unwrap_or(HeaderValue::from_static(""))
 }
 
@@ -149,7 +145,6 @@ fn accepts_gzip(headers: &HeaderMap) -> bool {
 /// What merged documents are made with.
 pub struct DocumentMaker<'a> {
     pub cache: &'a Cache,
-    pub metrics: &'a DocumentMetrics,
     pub peer_discovery: &'a Arc<SharedPeerDiscovery>,
     pub health: &'a Health,
 }
@@ -165,25 +160,10 @@ impl DocumentMaker<'_> {
     ) -> Result<Arc<Entity>, OverlayError> {
         let completed = self.with_open_api(overlay, response).await;
         let overlay = completed.as_ref().unwrap_or(overlay);
-        let entity = match (response.status, &overlay.known) {
-            (StatusCode::NOT_MODIFIED, Some(known)) => known.clone(),
-            (StatusCode::NOT_FOUND, _) => {
-                // Read so that the connection can be used again.
-                if !head {
-                    read_whole(up).await?;
-                }
-                let accepted = StatusFormat::accepted(overlay.variant.accept.as_ref());
-                let key = overlay.key(accepted.media_type(), EntitySource::hash(b""));
-                self.cached_or_merged(overlay, key, None, None).await?
-            }
-            _ => self.read(overlay, up, response).await?,
-        };
-        if overlay.gzip && entity.is_worth_compressing() && !entity.is_compressed() {
-            let entity = entity.clone();
-            let compressing = spawn_blocking(move || entity.compress());
-            compressing.await.map_err(|_| GIVEN_UP)?;
+        match (response.status, &overlay.known) {
+            (StatusCode::NOT_MODIFIED, Some(known)) => Ok(known.clone()),
+            _ => self.read(overlay, up, response, head).await,
         }
-        Ok(entity)
     }
 
     /// With peers' OpenAPI documents, if they were not read yet.
@@ -193,7 +173,7 @@ impl DocumentMaker<'_> {
         }
         let content_type = response.headers.get(CONTENT_TYPE)?.to_str().ok()?;
         let form = OpenApiFormat::of_v2(content_type);
-        if overlay.peer_discovery.openapi.of(form).is_some() {
+        if overlay.peer_discovery.openapi.contains_key(&form) {
             return None;
         }
         let most = match self.health.has_suspects() {
@@ -207,12 +187,14 @@ impl DocumentMaker<'_> {
         })
     }
 
-    /// Reads an apiserver's document and merges it, unless the result is cached.
+    /// Reads an apiserver's document and merges it, unless the result is cached. A 404 has none; it is read so that the
+    /// connection can be used again.
     async fn read(
         &self,
         overlay: &Overlay,
         up: &mut UpstreamSession,
         response: &ResponseHeader,
+        head: bool,
     ) -> Result<Arc<Entity>, OverlayError> {
         let headers = &response.headers;
         let encoding = headers.get(CONTENT_ENCODING);
@@ -220,51 +202,41 @@ impl DocumentMaker<'_> {
             let problem = format!("in the encoding {encoding:?}");
             return Err(OverlayError::Unusable(problem.into()));
         }
-        let content_type = content_type_of(response);
-        let source = headers.get(ETAG).cloned().map(EntitySource::Etag);
-        let key = source.map(|source| overlay.key(content_type.clone(), source));
+        let is_found = response.status == StatusCode::OK;
+        let content_type = match is_found {
+            true => content_type_of(headers),
+            false => StatusFormat::accepted(overlay.variant.accept.as_ref()).media_type(),
+        };
+        let etag = headers.get(ETAG).filter(|_| is_found).cloned();
+        let key = etag.map(|etag| overlay.key(content_type.clone(), Some(etag), Vec::new()));
         let known = || self.known(overlay, key.as_ref()?);
         if let Some(known) = known() {
             return Ok(known);
         }
-        let turn = self.cache.turns.clone().acquire_owned().await;
-        let turn = turn.map_err(|_| GIVEN_UP)?;
-        // Whoever had the turn before may have made it.
+        let permit = self.cache.permits.clone().acquire_owned().await;
+        let permit = permit.map_err(|_| GIVEN_UP)?;
+        // Whoever had the permit before may have made it.
         if let Some(known) = known() {
             return Ok(known);
         }
-        let body = read_whole(up).await?;
-        let key = key.unwrap_or_else(|| overlay.key(content_type, EntitySource::hash(&body)));
-        self.cached_or_merged(overlay, key, Some(body), Some(turn))
-            .await
-    }
-
-    /// Takes the merged document from the cache or makes it.
-    async fn cached_or_merged(
-        &self,
-        overlay: &Overlay,
-        key: EntityKey,
-        body: Option<Vec<u8>>,
-        turn: Option<OwnedSemaphorePermit>,
-    ) -> Result<Arc<Entity>, OverlayError> {
+        let body = match head {
+            true => Vec::new(),
+            false => read_whole(up).await?,
+        };
+        let body = Some(body).filter(|_| is_found);
+        let bytes = body.as_deref().unwrap_or_default();
+        let key = key.unwrap_or_else(|| overlay.key(content_type, None, hash(bytes)));
         if let Some(known) = self.known(overlay, &key) {
             return Ok(known);
         }
-        self.metrics.merges.inc();
-        let is_long = body
-            .as_ref()
-            .is_some_and(|body| body.len() > MAX_INLINE_MERGE);
         let (peers, shared) = (overlay.peer_discovery.clone(), self.peer_discovery.clone());
-        let making = move || {
+        // Other requests of this thread do not wait.
+        let making = spawn_blocking(move || {
             let made = merge_document(key, body, &peers, &shared);
-            drop(turn);
+            drop(permit);
             made
-        };
-        let entity = match is_long {
-            true => spawn_blocking(making).await.map_err(|_| GIVEN_UP)??,
-            false => making()?,
-        };
-        let entity = Arc::new(entity);
+        });
+        let entity = Arc::new(making.await.map_err(|_| GIVEN_UP)??);
         let generation = overlay.peer_discovery.generation;
         self.cache.keep(generation, &overlay.variant, &entity);
         Ok(entity)
@@ -272,7 +244,7 @@ impl DocumentMaker<'_> {
 
     fn known(&self, overlay: &Overlay, key: &EntityKey) -> Option<Arc<Entity>> {
         let generation = overlay.peer_discovery.generation;
-        let known = self.cache.find(generation, key)?;
+        let known = self.cache.made_from(generation, key)?;
         self.cache.keep(generation, &overlay.variant, &known);
         Some(known)
     }

@@ -1,7 +1,6 @@
 //! What becomes of a 410 to a watch, and of the answer of another server that is asked because of it (KEP-1904). The first
 //! event of a watch is held back until it is known that it is no 410.
 
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
@@ -15,6 +14,8 @@ use tokio::time::{Instant, timeout_at};
 use crate::net::rare;
 use crate::relay::outcome::{ExchangeFailure, Expired, ExpiredEvent};
 use crate::relay::upstream::UpstreamSession;
+use crate::relay::watch::Watch;
+use crate::request::headers::GOES_ON;
 use crate::watches::frames::FrameFormat;
 use crate::watches::frames::first_event::{FirstEvent, FirstLook};
 use crate::watches::metrics::WatchMetrics;
@@ -42,10 +43,12 @@ pub enum Expiry<'a> {
 pub struct ResumedWatch {
     /// The `Content-Type` of the header that the client has; empty before it has one.
     begun: OnceLock<Option<HeaderValue>>,
-    /// The current server serves it, which is not counted yet.
-    served: AtomicBool,
     /// Held while a server is asked.
     permit: Mutex<Option<OwnedSemaphorePermit>>,
+    /// Its server has stopped: the answer goes on where it did.
+    handed_over: Option<Arc<Watch>>,
+    /// When the answer began that goes on with it.
+    accepted: OnceLock<Instant>,
 }
 
 impl ResumedWatch {
@@ -57,19 +60,30 @@ impl ResumedWatch {
         }
         Self {
             begun,
-            served: AtomicBool::new(false),
             permit: Mutex::new(permit),
+            handed_over: None,
+            accepted: OnceLock::new(),
         }
+    }
+
+    /// Of a watch whose server has stopped: its client has a header.
+    pub fn handed_over(watch: &Arc<Watch>, permit: OwnedSemaphorePermit) -> Self {
+        Self {
+            begun: OnceLock::from(None),
+            permit: Mutex::new(Some(permit)),
+            handed_over: Some(watch.clone()),
+            accepted: OnceLock::new(),
+        }
+    }
+
+    /// When the answer began that goes on with it.
+    pub fn accepted(&self) -> Option<Instant> {
+        self.accepted.get().copied()
     }
 
     /// The `Content-Type` of the header that the client has; `None` before it has one.
     pub fn begun(&self) -> Option<&Option<HeaderValue>> {
         self.begun.get()
-    }
-
-    /// The current server does not serve it either.
-    pub fn failed(&self) {
-        self.served.store(false, Ordering::Relaxed);
     }
 
     /// No server is asked any more. From now on the client decides how long it takes.
@@ -83,6 +97,14 @@ impl Expiry<'_> {
     /// Whether the client has a header of another server.
     pub(super) fn is_begun(self) -> bool {
         matches!(self, Expiry::Asked(watch) if watch.begun().is_some())
+    }
+
+    /// The watch that goes on with the answer.
+    pub(super) fn handed_over(&self) -> Option<&Arc<Watch>> {
+        match self {
+            Expiry::Asked(watch) => watch.handed_over.as_ref(),
+            Expiry::Pass | Expiry::Ask => None,
+        }
     }
 
     /// The client gets a header with this `Content-Type`.
@@ -106,19 +128,31 @@ impl Expiry<'_> {
         let Expiry::Asked(watch) = self else {
             return true;
         };
-        let accepted = goes_on(watch.begun(), response);
-        watch.served.store(accepted, Ordering::Relaxed);
+        // It goes on where the one before has ended.
+        let content_type = response.headers.get(CONTENT_TYPE);
+        let format = FrameFormat::of_answer(&response.headers);
+        let is_alike = match &watch.handed_over {
+            // An answer with a length is no stream of a watch.
+            Some(watch) => {
+                format == watch.format() && !response.headers.contains_key(CONTENT_LENGTH)
+            }
+            None => watch
+                .begun()
+                .is_none_or(|begun| begun.as_ref() == content_type),
+        };
+        let accepted = is_alike && format.is_some() && response.status == StatusCode::OK;
         if accepted {
             // The watch may stay open for hours.
             watch.end_asking();
+            watch.accepted.get_or_init(Instant::now);
         }
         accepted
     }
 
-    /// Counts, once, a watch that another server serves: as soon as that is known, or at its end, which may come before.
-    pub fn avoided(self, metrics: &WatchMetrics) {
-        if let Expiry::Asked(watch) = self
-            && watch.served.swap(false, Ordering::Relaxed)
+    /// Counts a watch that another server serves, as soon as that is known.
+    fn avoided(self, metrics: &WatchMetrics) {
+        if let Expiry::Asked(_) = self
+            && self.handed_over().is_none()
         {
             metrics.expired(true);
         }
@@ -146,6 +180,13 @@ pub(super) enum PieceError {
     Failed(ExchangeFailure),
 }
 
+impl BeginningBody<'_> {
+    /// Counts a watch that this server serves instead of another.
+    pub(super) fn avoided(&self) {
+        self.expiry.avoided(self.metrics);
+    }
+}
+
 /// What is to be looked at of an answer with this header, which passes.
 pub(super) fn answer_start<'a>(
     expiry: Expiry<'a>,
@@ -155,7 +196,11 @@ pub(super) fn answer_start<'a>(
     if let Expiry::Pass = expiry {
         return None;
     }
-    let Some(format) = watched_format(expiry.is_begun(), response) else {
+    // The length of one answer cannot be that of another.
+    let is_watch =
+        response.status == StatusCode::OK && !response.headers.contains_key(CONTENT_LENGTH);
+    let format = FrameFormat::of_answer(&response.headers);
+    let Some(format) = format.filter(|_| is_watch || expiry.is_begun()) else {
         expiry.avoided(metrics);
         return None;
     };
@@ -176,80 +221,54 @@ pub(super) async fn next_piece(
 ) -> Result<Option<Bytes>, PieceError> {
     while let Some(beginning) = start {
         let begun = beginning.first.is_begun();
+        let is_asked = matches!(beginning.expiry, Expiry::Asked(_));
         // Boxed, because it is over after the first event.
         let read = Box::pin(timeout_at(beginning.deadline, up.read_body())).await;
         let look = match read {
             Ok(Ok(Some(data))) => beginning.first.look(data),
             // The event is not complete and will not be.
             Ok(Ok(None)) | Err(_) if begun => FirstLook::Error(None, beginning.first.take_kept()),
-            // The server has no event yet.
-            Err(_) => FirstLook::NoError(Bytes::new()),
-            Ok(Ok(None)) => {
-                beginning.expiry.avoided(beginning.metrics);
-                *start = None;
-                return Ok(None);
+            // A peer's apiserver has stopped.
+            Ok(Ok(None)) if is_asked && goes_on(up).await => {
+                return Err(PieceError::Failed(ExchangeFailure::NotContinued));
             }
-            Ok(Err(error)) => {
-                return Err(match beginning.expiry {
-                    Expiry::Asked(_) => {
-                        let reused = false;
-                        PieceError::Failed(ExchangeFailure::BrokeOff { error, reused })
-                    }
-                    _ => PieceError::BrokeOff(error),
-                });
+            // The server has no event yet, or has none.
+            Ok(Ok(None)) | Err(_) => FirstLook::NoError(Bytes::new()),
+            Ok(Err(error)) if is_asked => {
+                let reused = false;
+                let failure = ExchangeFailure::BrokeOff { error, reused };
+                return Err(PieceError::Failed(failure));
+            }
+            Ok(Err(error)) => return Err(PieceError::BrokeOff(error)),
+        };
+        let failure = match look {
+            FirstLook::Undecided => {
+                if !begun && beginning.first.is_begun() {
+                    beginning.deadline = Instant::now() + REST_TIMEOUT;
+                }
+                continue;
+            }
+            FirstLook::Error(Some(GONE), body) => {
+                let content_type = beginning.content_type.take();
+                let event = ExpiredEvent { content_type, body };
+                ExchangeFailure::Expired(Expired::Event(Arc::new(event)))
+            }
+            FirstLook::Error(..) if is_asked => ExchangeFailure::NotContinued,
+            FirstLook::Error(_, data) | FirstLook::NoError(data) => {
+                beginning.avoided();
+                *start = None;
+                return Ok(Some(data));
             }
         };
-        if look != FirstLook::Undecided {
-            let beginning = start.take();
-            return beginning.map_or(Ok(None), |beginning| beginning.decided(look).map(Some));
-        }
-        if !begun && beginning.first.is_begun() {
-            beginning.deadline = Instant::now() + REST_TIMEOUT;
-        }
+        return Err(PieceError::Failed(failure));
     }
     up.read_body().await.map_err(PieceError::BrokeOff)
 }
 
-impl BeginningBody<'_> {
-    /// The first event is read as far as it is looked at.
-    fn decided(self, look: FirstLook) -> Result<Bytes, PieceError> {
-        match (look, self.expiry) {
-            (FirstLook::Error(Some(GONE), body), _) => {
-                let content_type = self.content_type;
-                let event = Arc::new(ExpiredEvent { content_type, body });
-                let expired = Expired::Event(event);
-                Err(PieceError::Failed(ExchangeFailure::Expired(expired)))
-            }
-            (FirstLook::Error(..), Expiry::Asked(_)) => {
-                Err(PieceError::Failed(ExchangeFailure::NotContinued))
-            }
-            (FirstLook::Error(_, data), _) => Ok(data),
-            (FirstLook::NoError(data), expiry) => {
-                expiry.avoided(self.metrics);
-                Ok(data)
-            }
-            (FirstLook::Undecided, _) => Ok(Bytes::new()),
-        }
-    }
-}
-
-/// Whether an answer can go on where the one before has ended. `begun`: the `Content-Type` of the header that the client
-/// has; `None` before it has one.
-fn goes_on(begun: Option<&Option<HeaderValue>>, response: &ResponseHeader) -> bool {
-    let is_same = begun.is_none_or(|begun| begun.as_ref() == response.headers.get(CONTENT_TYPE));
-    let is_watch = FrameFormat::of_answer(&response.headers).is_some();
-    is_same && is_watch && response.status == StatusCode::OK
-}
-
-/// The format of an answer whose first event is to be looked at. `begun`: the client has the header of another one.
-fn watched_format(begun: bool, response: &ResponseHeader) -> Option<FrameFormat> {
-    // The length of one answer cannot be that of another.
-    let is_watch =
-        response.status == StatusCode::OK && !response.headers.contains_key(CONTENT_LENGTH);
-    match is_watch || begun {
-        true => FrameFormat::of_answer(&response.headers),
-        false => None,
-    }
+/// Whether an answer that has ended may go on at another server.
+async fn goes_on(up: &mut UpstreamSession) -> bool {
+    let trailers = Box::pin(up.read_trailers()).await;
+    trailers.is_ok_and(|trailers| trailers.is_some_and(|it| it.contains_key(GOES_ON)))
 }
 
 /// What passes of a 410 below the header that the client has, which had this `Content-Type`.
@@ -262,49 +281,5 @@ pub fn expired_event(kept: &Expired, content_type: Option<&HeaderValue>) -> Byte
             // Without an event the client resumes once more.
             event.unwrap_or_default()
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use prometheus::Registry;
-
-    use super::*;
-    use crate::metrics::text;
-
-    #[test]
-    fn a_watch_counts_once_when_a_server_serves_it_and_not_when_that_fails() {
-        let registry = Registry::new();
-        let metrics = WatchMetrics::new(&registry).unwrap();
-        let avoided = || {
-            let line = r#"kube_interop_proxy_expired_watches_total{result="avoided"} "#;
-            let text = text(&registry).unwrap();
-            let count = text.lines().find_map(|found| found.strip_prefix(line));
-            count.unwrap().to_owned()
-        };
-        let json = HeaderValue::from_static("application/json");
-        let event = ExpiredEvent {
-            content_type: Some(json.clone()),
-            body: Bytes::new(),
-        };
-        let watch = ResumedWatch::new(&Expired::Event(Arc::new(event)), None);
-        let asked = Expiry::Asked(&watch);
-        let answer = |status: u16| {
-            let mut answer = ResponseHeader::build(status, None).unwrap();
-            answer.insert_header(CONTENT_TYPE, json.clone()).unwrap();
-            answer
-        };
-        assert!(!asked.accepts(&answer(500)));
-        asked.avoided(&metrics);
-        // Its first event is a 410, too. The client goes away before the next server answers.
-        assert!(asked.accepts(&answer(200)));
-        watch.failed();
-        asked.avoided(&metrics);
-        assert_eq!(avoided(), "0");
-        assert!(asked.accepts(&answer(200)));
-        asked.avoided(&metrics);
-        asked.avoided(&metrics);
-        Expiry::Ask.avoided(&metrics);
-        assert_eq!(avoided(), "1");
     }
 }

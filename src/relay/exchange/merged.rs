@@ -1,78 +1,54 @@
 //! Answers with a merged discovery document instead of the apiserver's own.
 
-use std::future::Future;
-use std::pin::pin;
-use std::sync::atomic::AtomicBool;
-
+use bytes::Bytes;
 use http::{Method, StatusCode};
 use pingora_http::ResponseHeader;
 
-use super::headers::{Exchange, pass_header};
-use super::pump::{Upload, UploadInterest};
-use super::watch_rest::Delivered;
+use super::pump::Exchange;
+use super::read_first::Beginning;
+use super::upload::Upload;
 use crate::log_throttle::LogRateLimit;
 use crate::relay::client::ClientSession;
-use crate::relay::documents::{
-    DocumentMaker, DocumentOutcome, Entity, Overlay, OverlayError, remove_headers,
-};
-use crate::relay::outcome::{ExchangeFailure, Outcome};
+use crate::relay::documents::{DocumentMaker, Entity, Overlay, OverlayError, remove_headers};
+use crate::relay::outcome::ExchangeFailure;
 use crate::relay::upstream::UpstreamSession;
 
-/// Answers with the merged document. Only for an answer that [`Overlay::concerns`].
-pub(super) async fn send_merged(
+/// What is passed on instead of the answer `response`, which [`Overlay::concerns`]. `None`: the client went away.
+pub(super) async fn merge(
     exchange: &Exchange<'_>,
     overlay: &Overlay,
     down: &mut ClientSession,
-    mut up: UpstreamSession,
+    up: &mut UpstreamSession,
     mut response: Box<ResponseHeader>,
-    upload: &mut Upload,
-) -> Result<Delivered, ExchangeFailure> {
+    upload: &Upload,
+) -> Result<Option<Beginning>, ExchangeFailure> {
     let shared = exchange.context.shared;
     let head = exchange.context.method == Method::HEAD;
-    let delivered = if head && response.status == StatusCode::OK {
+    let body = if head && response.status == StatusCode::OK {
         // HEAD has no document to merge, and headers about the apiserver's own document would be wrong.
-        let custom = shared.published.snapshot.load().custom.clone();
-        if let Some(error) = overlay.refuses(&response, &custom) {
-            return Err(unmerged(exchange, error));
-        }
-        upload.forget();
         remove_headers(&mut response);
-        pass_header(exchange, down, response, true)
-            .await
-            .map(|_| StatusCode::OK)
+        Ok(Bytes::new())
     } else {
         let maker = DocumentMaker {
             cache: &shared.merge_cache,
-            metrics: &shared.metrics.documents,
             peer_discovery: &shared.peer_discovery,
             health: &shared.servers.health,
         };
-        // A turn is held while it is read, for which others wait.
-        let read = AtomicBool::new(true);
-        let entity = async {
-            tokio::select! {
-                biased;
-                entity = maker.entity(overlay, &mut up, &response, head) => {
-                    entity.map_err(|error| unmerged(exchange, error))
-                }
-                failure = exchange.is_to_be_left(&read) => Err(failure),
-            }
+        let (idle, followed) = upload.interest(down);
+        let entity = tokio::select! {
+            biased;
+            entity = maker.entity(overlay, up, &response, head) => entity,
+            Err(_) = down.read_body_or_idle(true), if followed && idle => return Ok(None),
         };
-        let entity = match unless_gone(down, upload, entity).await {
-            Some(entity) => entity?,
-            None => return Ok(Outcome::Broken.into()),
-        };
-        upload.forget();
-        deliver(exchange, overlay, down, response, &entity).await
+        let entity = entity.map_err(|error| unmerged(exchange, error))?;
+        write(overlay, &mut response, &entity)
     };
-    let Ok(status) = delivered else {
-        return Ok(Outcome::Broken.into());
-    };
-    let outcome = upload.answered(status.as_u16());
-    if up.is_complete() {
-        exchange.release(up, upload.is_sent()).await;
-    }
-    Ok(outcome.into())
+    // What cannot be written is not passed on.
+    Ok(body.ok().map(|body| Beginning {
+        response,
+        body: if head { Bytes::new() } else { body },
+        whole: true,
+    }))
 }
 
 fn unmerged(exchange: &Exchange<'_>, error: OverlayError) -> ExchangeFailure {
@@ -82,7 +58,7 @@ fn unmerged(exchange: &Exchange<'_>, error: OverlayError) -> ExchangeFailure {
             let reused = false;
             return ExchangeFailure::BrokeOff { error, reused };
         }
-        error if error.is_of_nobody() => return ExchangeFailure::DoubtfulNotFound(None),
+        OverlayError::Nobody => return ExchangeFailure::DoubtfulNotFound(None),
         error => error,
     };
     let server = exchange.route.address;
@@ -94,51 +70,17 @@ fn unmerged(exchange: &Exchange<'_>, error: OverlayError) -> ExchangeFailure {
     ExchangeFailure::Unmerged
 }
 
-/// Sends a document with the header of an apiserver's answer.
-async fn deliver(
-    exchange: &Exchange<'_>,
+/// Writes what is about the document into the header of an apiserver's answer. Returns its body.
+fn write(
     overlay: &Overlay,
-    down: &mut ClientSession,
-    mut response: Box<ResponseHeader>,
+    response: &mut ResponseHeader,
     entity: &Entity,
-) -> pingora_core::Result<StatusCode> {
-    let metrics = &exchange.context.shared.metrics.documents;
+) -> pingora_core::Result<Bytes> {
     if entity.is_known(&overlay.if_none_match) {
-        metrics.count(DocumentOutcome::NotModified);
-        let status = StatusCode::NOT_MODIFIED;
-        response.set_status(status)?;
-        entity.write_not_modified(&mut response)?;
-        pass_header(exchange, down, response, true).await?;
-        return Ok(status);
+        response.set_status(StatusCode::NOT_MODIFIED)?;
+        entity.write_not_modified(response)?;
+        return Ok(Bytes::new());
     }
-    metrics.count(match entity.is_merged {
-        true => DocumentOutcome::Merged,
-        false => DocumentOutcome::Passed,
-    });
     response.set_status(StatusCode::OK)?;
-    let body = entity.write(&mut response, overlay.gzip)?;
-    let end = exchange.context.method == Method::HEAD || body.is_empty();
-    pass_header(exchange, down, response, end).await?;
-    if !end {
-        // The body is shared, so it costs no memory for each client.
-        let mut answer_writer = exchange.answer_writer(Some(0));
-        answer_writer.reserve(body.len()).await?;
-        let write = down.write_body(body, true);
-        answer_writer.write(pin!(write)).await?;
-    }
-    Ok(StatusCode::OK)
-}
-
-/// Runs `work` until the client goes away.
-async fn unless_gone<T>(
-    down: &mut ClientSession,
-    upload: &Upload,
-    work: impl Future<Output = T>,
-) -> Option<T> {
-    let UploadInterest { followed, idle, .. } = upload.interest(down);
-    tokio::select! {
-        biased;
-        done = work => Some(done),
-        Err(_) = down.read_body_or_idle(true), if followed && idle => None,
-    }
+    entity.write(response, overlay.gzip)
 }

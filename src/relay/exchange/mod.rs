@@ -5,24 +5,22 @@
 //! side closes, the other is closed. An exchange that failed before anything was sent to the client returns an
 //! [`ExchangeFailure`](crate::relay::outcome::ExchangeFailure), which says whether the request may have been executed.
 //!
-//! [`run()`] asks, looks at the header of the answer, and passes it on; `pump` streams both bodies, and `headers` writes
-//! what is sent to the server and to the client. A plain request enters no other file. The others are about a body that
-//! is sent again (`replay`), answers that are read first (`read_first`), discovery documents (`merged`), a 410 that another
-//! server may avoid (`expired`), what is left of a watch (`watch_rest`), and upgraded connections (`upgraded`).
+//! [`run()`] asks, looks at the header of the answer, and passes it on; `upload` writes the request for the server, and
+//! `pump` streams both bodies. A plain request enters no other file. The others are about answers that are read first
+//! (`read_first`), discovery documents (`merged`), a 410 that another server may avoid (`expired`), what is left of a watch
+//! (`watch_rest`), and upgraded connections (`upgraded`).
 
 mod expired;
-pub mod headers;
 mod merged;
 mod pump;
 mod read_first;
-mod replay;
 mod run;
 mod upgraded;
+mod upload;
 mod watch_rest;
 
 pub use self::expired::{Expiry, ResumedWatch, expired_event};
-pub use self::headers::{Exchange, Leaving};
-pub use self::pump::Upload;
-pub use self::read_first::{pass_event, pass_kept};
-pub use self::run::run;
-pub use self::watch_rest::Delivered;
+pub use self::pump::{Exchange, Leaving};
+pub use self::run::{pass_event, pass_kept, run};
+pub use self::upload::{Upload, for_any_server, for_server_kind};
+pub use self::watch_rest::{Delivered, RestEnd, WatchRest};

@@ -1,261 +1,119 @@
-//! Both bodies at once: the request's on its way up ([`Upload`]), and the answer's on its way to the client ([`Answer`]).
+//! An exchange with one server, and the bodies of it at the same time: the request's on its way up ([`Upload`]), and the
+//! answer's on its way to the client ([`Answer`]).
 //!
 //! Over HTTP/2 a piece of the request waits for the server's window while the answer is read: a server may answer while it
 //! reads, and stop reading until its answer is taken. A piece of the answer waits for the client's window while the
 //! request is read: a client may send its whole body before it reads. Over HTTP/1.1 (kube-apiserver speaks it only if its
 //! HTTP/2 is switched off) pingora cannot read while it writes: each piece is written before more is read.
-//!
-//! The beginning of a request is kept until an answer comes (`replay`), so that it can be sent to another server.
 
-use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::net::SocketAddr;
 use std::pin::pin;
+use std::sync::Arc;
 use std::task::Poll;
 
 use bytes::Bytes;
 use h2::SendStream;
 use http::HeaderMap;
-use http::request::Parts;
 use pingora_core::{Error, ErrorType, OrErr};
 
-use super::expired::{AnswerStart, PieceError, next_piece};
-use super::headers::{Exchange, SentHeader};
-use super::replay::Replay;
+use super::expired::{AnswerStart, Expiry, PieceError, next_piece};
+use super::upload::Upload;
 use super::watch_rest::{Delivered, WatchRest};
 use crate::log_throttle::LogRateLimit;
-use crate::net::{Rare, RedactedError, poll_send, rare};
-use crate::relay::client::ClientSession;
-use crate::relay::client::unread::AnswerWriter;
+use crate::net::{RedactedError, poll_send, rare};
+use crate::relay::client::{AnswerWriter, ClientSession, VerificationPermit};
+use crate::relay::documents::Overlay;
+use crate::relay::inspect::Asking;
 use crate::relay::outcome::{ExchangeFailure, Outcome};
-use crate::relay::upstream::{RequestKind, UpstreamSession};
-use crate::relay::watch::{FinalBookmark, ends};
-use crate::request::caller::Caller;
+use crate::relay::plan::{RequestContext, Route};
+use crate::relay::upstream::{
+    ConnectionChoice, ConnectionPool, RequestKind, Token, UpstreamSession,
+};
+use crate::relay::watch::{Dependencies, FinalBookmark, until_terminated};
+use crate::request::headers::GOES_ON;
+use crate::routing::decide::Row;
+use crate::watches::follower::NotContinued;
 
 /// The largest frame that most clients accept.
 const PART: usize = 16 << 10;
 const PASSING: &str = "while passing on the answer";
 
-/// A request's header.
-enum KeptHeader {
-    Whole(Box<Parts>),
-    /// A server was sent it.
-    Sent(SentHeader),
+/// The parameters of one exchange.
+pub struct Exchange<'a> {
+    pub context: &'a RequestContext<'a>,
+    /// Where the request is sent.
+    pub route: &'a Route,
+    /// The connections that it may use, and which of them.
+    pub pool: Arc<ConnectionPool>,
+    pub connection: ConnectionChoice,
+    /// The bearer token, if only an apiserver can verify it.
+    pub token: Option<Token>,
+    /// Held for an unverified caller.
+    pub permit: Option<&'a VerificationPermit>,
+    /// Set if the request may be sent to another server if nothing comes from this one.
+    pub leaving: Option<Leaving<'a>>,
+    /// What becomes of a 410.
+    pub expiry: Expiry<'a>,
+    /// Set if something is to be added to a discovery document.
+    pub overlay: Option<Box<Overlay>>,
 }
 
-/// A request on its way to servers.
-pub struct Upload {
-    /// The request's header, while a server may get the request.
-    header: Option<KeptHeader>,
-    expected: bool,
-    /// The client waits for `100 Continue` before it sends its body.
-    continue_owed: bool,
-    /// What was read so far, for another server; `None` if it is too long, or no longer needed.
-    kept: Option<Replay>,
-    /// The client's body was read to its end.
-    read: bool,
-    /// The server accepts no more of the body. Usually it has answered early, and its answer counts.
-    refused: bool,
-    /// Read and not sent yet, and whether it is the end.
-    pending: Option<(Bytes, bool)>,
-    /// Comes after `pending`, if the body is sent again.
-    replay: VecDeque<Bytes>,
-    /// The sending half of an HTTP/2 stream.
-    writer: Option<SendStream<Bytes>>,
+/// A request that may be sent to another server while it waits for this one.
+pub struct Leaving<'a> {
+    /// Also after it was sent here.
+    pub reads: bool,
+    /// Another server has answered, and this one is only asked whether it says the same: it is left even if no other
+    /// can be asked.
+    pub has_answer: bool,
+    /// The servers that have failed before.
+    pub tried: &'a [SocketAddr],
 }
 
-/// What an upload waits for.
-#[derive(Debug, Clone, Copy)]
-pub struct UploadInterest {
-    /// Wait for the server to accept pending data.
-    pub pending: bool,
-    /// Wait for the client: for more of the body, or until it goes away.
-    pub followed: bool,
-    /// No body is read now: the client can only go away.
-    pub idle: bool,
-}
-
-impl Upload {
-    /// `expected`: there is a body; `expects_continue`: the client waits for `100 Continue`.
-    pub fn new(header: Box<Parts>, expected: bool, expects_continue: bool) -> Self {
-        Self {
-            header: Some(KeptHeader::Whole(header)),
-            expected,
-            continue_owed: expected && expects_continue,
-            kept: Some(Replay::default()),
-            read: !expected,
-            refused: false,
-            pending: None,
-            replay: VecDeque::new(),
-            writer: None,
+impl Exchange<'_> {
+    /// What the meaning of the answer depends on.
+    pub(super) fn asking(&self) -> Asking<'_> {
+        let context = self.context;
+        Asking {
+            method: &context.method,
+            info: &context.info,
+            server_kind: self.route.server_kind,
+            no_such_resource: self.route.no_such_resource,
+            for_peer: self.is_for_peer(),
         }
     }
 
-    /// `None`: a server was sent it.
-    pub fn header_mut(&mut self) -> Option<&mut Parts> {
-        match &mut self.header {
-            Some(KeptHeader::Whole(header)) => Some(header),
-            _ => None,
+    /// A peer's proxy gets the answer: a 404 that is passed on is marked as one that is not in doubt.
+    pub(super) fn is_for_peer(&self) -> bool {
+        self.route.row == Row::Rerouted
+    }
+
+    /// What a long-running request depends on.
+    pub(super) fn dependencies(&self) -> Dependencies {
+        Dependencies {
+            caller: self.context.caller.clone(),
+            trust: self.pool.to.trust.clone(),
+            presented: self.pool.to.presents_certificate,
+            server_kind: self.route.server_kind,
         }
     }
 
-    /// The header for a server, to which this one's own fields may be added.
-    pub fn header_to_send(&mut self) -> pingora_core::Result<Box<Parts>> {
-        let header = match self.header.take() {
-            None => return Error::e_explain(ErrorType::InternalError, "the answer has begun"),
-            Some(KeptHeader::Whole(header)) => {
-                self.header = Some(KeptHeader::Sent(SentHeader::of(&header)));
-                header
-            }
-            Some(KeptHeader::Sent(sent)) => {
-                let header = sent.again();
-                self.header = Some(KeptHeader::Sent(sent));
-                header
-            }
-        };
-        Ok(header)
+    /// Writes the answer within the budget for slow clients. `length`: of the body, if known.
+    pub(super) fn answer_writer(&self, length: Option<usize>) -> AnswerWriter<'_> {
+        let context = self.context;
+        let outflow = &context.downstream.outflow;
+        let long = context.kind != RequestKind::Short;
+        AnswerWriter::new(&context.shared.limits.unread, outflow, long, length)
     }
 
-    /// Whether nothing more is to be read from the client.
-    pub fn is_read(&self) -> bool {
-        self.read
-    }
-
-    pub fn is_expected(&self) -> bool {
-        self.expected
-    }
-
-    /// Whether to send `100 Continue` now. `true` once.
-    pub fn is_continue_owed(&mut self) -> bool {
-        std::mem::take(&mut self.continue_owed)
-    }
-
-    /// Starts the body after the header was written to `up`: first the pieces that an earlier server was sent.
-    pub async fn begin(&mut self, up: &mut UpstreamSession) {
-        if !self.expected {
-            return;
-        }
-        self.writer = match up {
-            UpstreamSession::H2(stream) => stream.take_writer(),
-            UpstreamSession::H1(_) => None,
-        };
-        self.refused = false;
-        self.pending = None;
-        self.replay = self.kept.as_mut().map(Replay::pieces).unwrap_or_default();
-        if self.replay.is_empty() {
-            if self.read {
-                self.send(Bytes::new(), true, up).await;
-            }
-            return;
-        }
-        while let Some((data, end)) = self.next_of_replay()
-            && !self.refused
-        {
-            self.send(data, end, up).await;
-            if self.pending.is_some() {
-                return;
-            }
+    /// Returns a connection to the pool if the whole answer was read and the request sent completely. Otherwise the server
+    /// would read the next request as the rest of this body.
+    pub(super) async fn release(&self, mut up: UpstreamSession, upload: &Upload) {
+        let is_over = upload.is_sent() && up.is_complete();
+        if is_over && self.connection == ConnectionChoice::Any {
+            self.pool.release(up, self.route.address).await;
         }
     }
-
-    fn next_of_replay(&mut self) -> Option<(Bytes, bool)> {
-        let data = self.replay.pop_front()?;
-        let end = self.read && self.replay.is_empty();
-        Some((data, end))
-    }
-
-    /// Whether the whole body can be sent to another server.
-    pub fn can_begin_again(&self) -> bool {
-        self.kept.is_some()
-    }
-
-    /// Drops what was kept: no other server will be tried.
-    pub fn forget(&mut self) {
-        self.header = None;
-        self.kept = None;
-    }
-
-    /// Whether the body was sent completely: the server's connection can be used again after the answer.
-    pub fn is_sent(&self) -> bool {
-        self.read && !self.refused && self.pending.is_none()
-    }
-
-    /// What to wait for next. Over HTTP/1 a client that goes away is not noticed behind a body that is not read, and
-    /// the rest of an unwanted body must not be read as the next request.
-    pub fn interest(&self, down: &ClientSession) -> UploadInterest {
-        let pending = self.pending.is_some();
-        let idle = self.read || pending || self.refused;
-        UploadInterest {
-            pending,
-            followed: down.is_http2() || !idle || (self.read && !pending),
-            idle,
-        }
-    }
-
-    /// Accepts a piece from the client; `end`: it is the last. An error: the client went away.
-    pub async fn take(
-        &mut self,
-        piece: pingora_core::Result<Option<Bytes>>,
-        end: bool,
-        up: &mut UpstreamSession,
-    ) -> pingora_core::Result<()> {
-        let piece = piece?;
-        let end = end || piece.is_none();
-        self.read = end;
-        let data = piece.unwrap_or_default();
-        let fits = self.kept.as_mut().is_some_and(|kept| kept.keep(&data));
-        if !fits {
-            self.kept = None;
-        }
-        self.send(data, end, up).await;
-        Ok(())
-    }
-
-    async fn send(&mut self, data: Bytes, end: bool, up: &mut UpstreamSession) {
-        match self.writer {
-            Some(_) => self.pending = Some((data, end)),
-            None => self.refused = Box::pin(send(data, end, up)).await.is_err(),
-        }
-    }
-
-    /// Sends as much of the pending data as the server's window allows. Cancel safe.
-    pub async fn progress(&mut self) {
-        let (Some(writer), Some((data, end))) = (&mut self.writer, &mut self.pending) else {
-            return std::future::pending().await;
-        };
-        match poll_fn(|context| poll_send(writer, data, *end, context)).await {
-            Ok(false) => {}
-            Ok(true) => self.pending = self.next_of_replay(),
-            Err(_) => {
-                self.pending = None;
-                self.replay.clear();
-                self.refused = true;
-            }
-        }
-    }
-
-    /// The outcome of an answer that was delivered completely.
-    pub fn answered(&self, code: u16) -> Outcome {
-        Outcome::Answered {
-            code,
-            reusable: self.read,
-        }
-    }
-}
-
-/// Sends a piece over HTTP/1.1. An HTTP/2 stream has a writer as long as there is a body.
-async fn send(data: Bytes, end: bool, up: &mut UpstreamSession) -> pingora_core::Result<()> {
-    let UpstreamSession::H1(session) = up else {
-        return Ok(());
-    };
-    // An empty piece would be the end of a chunked body.
-    if !data.is_empty() {
-        session.write_body(&data).await?;
-    }
-    if end {
-        session.finish_body().await?;
-    }
-    Ok(())
 }
 
 /// How an answer has ended for the client.
@@ -265,19 +123,21 @@ pub(super) enum End {
     Early,
     /// The client went away, or has half an answer.
     Broken,
+    /// A server that was asked to go on with a watch does not. Nothing of its answer was passed on.
+    NotContinued,
 }
 
 impl End {
-    /// `whole`: what it is if the server has ended it.
-    pub(super) fn outcome(self, whole: Outcome) -> Outcome {
-        match (self, whole) {
+    /// `reusable`: whether the client's connection can take another request if the server has ended the answer.
+    pub(super) fn outcome(&self, code: u16, reusable: bool) -> Outcome {
+        match self {
+            End::Whole => Outcome::Answered { code, reusable },
             // A request's body may not have been read to its end.
-            (End::Early, Outcome::Answered { code, .. }) => Outcome::Answered {
+            End::Early => Outcome::Answered {
                 code,
                 reusable: false,
             },
-            (End::Whole | End::Early, whole) => whole,
-            (End::Broken, _) => Outcome::Broken,
+            End::Broken | End::NotContinued => Outcome::Broken,
         }
     }
 
@@ -292,42 +152,47 @@ impl End {
 
 /// An answer on its way to the client. What its methods return: how it has ended, if it has.
 pub(super) struct Answer<'s, 'w> {
-    pub(super) final_bookmark: &'s FinalBookmark<'s>,
-    pub(super) caller: &'s Caller,
-    pub(super) server: SocketAddr,
-    pub(super) writer: &'s mut AnswerWriter<'w>,
+    final_bookmark: &'s FinalBookmark<'s>,
+    server: SocketAddr,
+    writer: &'s mut AnswerWriter<'w>,
     /// The sending half of an HTTP/2 stream, if the request's body is sent at the same time: [`Self::progress`] notices
     /// when the client goes away, and the session does not.
-    pub(super) duplex: Option<SendStream<Bytes>>,
+    duplex: Option<SendStream<Bytes>>,
     /// Read and not sent yet, and whether it is the end.
-    pub(super) pending: Option<(Bytes, bool)>,
+    pending: Option<(Bytes, bool)>,
 }
 
-impl Answer<'_, '_> {
-    /// Passes on what was read of the server.
+impl<'s, 'w> Answer<'s, 'w> {
+    pub(super) fn new(
+        final_bookmark: &'s FinalBookmark<'s>,
+        server: SocketAddr,
+        writer: &'s mut AnswerWriter<'w>,
+    ) -> Self {
+        Self {
+            final_bookmark,
+            server,
+            writer,
+            duplex: None,
+            pending: None,
+        }
+    }
+
+    /// Passes on what was read of the server; `None`: it has ended the answer.
     async fn piece(
         &mut self,
         down: &mut ClientSession,
         up: &mut UpstreamSession,
         piece: Result<Option<Bytes>, PieceError>,
     ) -> Result<Option<End>, ExchangeFailure> {
-        match piece {
-            Ok(data) => Ok(self.take(down, up, data).await),
-            Err(PieceError::Failed(failure)) => Err(failure),
-            Err(PieceError::BrokeOff(error)) => Ok(rare(|| self.break_off(down, &error)).await),
-        }
-    }
-
-    /// Passes a piece on that came from the server; `None`: the server has ended the answer.
-    async fn take(
-        &mut self,
-        down: &mut ClientSession,
-        up: &mut UpstreamSession,
-        piece: Option<Bytes>,
-    ) -> Option<End> {
-        match piece {
-            Some(data) => self.pass(down, data, up.is_complete()).await,
-            None => rare(|| self.end(down, up.read_trailers())).await,
+        let end = match piece {
+            Ok(Some(data)) => self.pass(down, data, up.is_complete()).await,
+            Ok(None) => rare(|| self.end(down, up.read_trailers())).await,
+            Err(PieceError::BrokeOff(error)) => rare(|| self.break_off(down, &error)).await,
+            Err(PieceError::Failed(failure)) => return Err(failure),
+        };
+        match end {
+            Some(End::NotContinued) => Err(ExchangeFailure::NotContinued),
+            end => Ok(end),
         }
     }
 
@@ -341,6 +206,9 @@ impl Answer<'_, '_> {
         if data.is_empty() && !last {
             return None;
         }
+        if self.final_bookmark.is_watch() {
+            return self.pass_frames(down, data, last).await;
+        }
         let sent = match self.duplex {
             Some(_) => self.writer.reserve(data.len()).await.map(|()| {
                 self.pending = Some((data, last));
@@ -349,6 +217,30 @@ impl Answer<'_, '_> {
             None => self.write(down, data, last).await,
         };
         End::after(sent)
+    }
+
+    /// Passes on the frames of a watch that are whole with this piece.
+    async fn pass_frames(
+        &mut self,
+        down: &mut ClientSession,
+        mut data: Bytes,
+        last: bool,
+    ) -> Option<End> {
+        loop {
+            let sent = match self.final_bookmark.next(&mut data) {
+                Ok(Some(frames)) => self.write(down, frames, false).await,
+                Ok(None) => break,
+                Err(NotContinued) => return Some(End::NotContinued),
+            };
+            if sent.is_err() {
+                return Some(End::Broken);
+            }
+        }
+        self.final_bookmark.wrote(self.writer);
+        match last {
+            true => self.end(down, std::future::ready(Ok(None))).await,
+            false => None,
+        }
     }
 
     /// Writes a piece in parts: each part that the client reads counts as progress. Returns whether it was the last piece.
@@ -366,9 +258,8 @@ impl Answer<'_, '_> {
             let part = data.split_to(length);
             let whole = data.is_empty();
             self.writer.reserve(length).await?;
-            let passing = pin!(self.final_bookmark.pass(down, part, last && whole));
-            self.writer.write(passing).await?;
-            self.final_bookmark.count(self.writer);
+            let writing = pin!(down.write_body(part, last && whole));
+            self.writer.write(writing).await?;
             if whole {
                 return Ok(last);
             }
@@ -410,38 +301,37 @@ impl Answer<'_, '_> {
     ) -> Option<End> {
         let ending = async {
             self.final_bookmark.before_end(down).await?;
-            self.end_body(down, trailers.await?)
+            // The mark is for this proxy alone.
+            let trailers = trailers.await?.filter(|it| !it.contains_key(GOES_ON));
+            self.end_body(down, trailers)
         };
         End::after(ending.await.map(|()| true))
     }
 
     /// The connection to the server broke. A watch may end as if its apiserver had ended it: a reset would make the client
-    /// list again. A peer's proxy ends its own client's watch, or asks others.
+    /// list again.
     pub(super) async fn break_off(
         &mut self,
         down: &mut ClientSession,
         error: &Error,
     ) -> Option<End> {
-        static LOG_RATE: LogRateLimit = LogRateLimit::new();
-        if let Some(left_out) = LOG_RATE.admit() {
-            let (server, error) = (self.server, RedactedError(error));
-            tracing::info!(%server, %error, left_out, "answer broke off");
-        }
-        if *self.caller == Caller::Peer || self.final_bookmark.after_break(down).await.is_err() {
-            return Some(End::Broken);
-        }
-        Some(
-            self.end_body(down, None)
-                .map_or(End::Broken, |()| End::Early),
-        )
+        log_break(self.server, error);
+        let written = self.final_bookmark.after_break(down).await;
+        self.ended_early(down, written)
     }
 
     /// The proxy ends a long-running request.
     pub(super) async fn end_early(&mut self, down: &mut ClientSession) -> Option<End> {
-        let ended = match self.final_bookmark.write(down).await {
-            Ok(()) => self.end_body(down, None),
-            Err(error) => Err(error),
-        };
+        let written = self.final_bookmark.write(down).await;
+        self.ended_early(down, written)
+    }
+
+    fn ended_early(
+        &mut self,
+        down: &mut ClientSession,
+        written: pingora_core::Result<()>,
+    ) -> Option<End> {
+        let ended = written.and_then(|()| self.end_body(down, None));
         Some(ended.map_or(End::Broken, |()| End::Early))
     }
 
@@ -451,16 +341,22 @@ impl Answer<'_, '_> {
         down: &mut ClientSession,
         trailers: Option<HeaderMap>,
     ) -> pingora_core::Result<()> {
-        match (&mut self.duplex, trailers) {
-            (Some(stream), trailers) => match trailers {
-                Some(trailers) => stream.send_trailers(trailers),
-                None => stream.send_data(Bytes::new(), true),
-            }
-            .or_err(ErrorType::WriteError, PASSING),
-            (None, Some(trailers)) => down.write_trailers(trailers),
+        let ended = match (&mut self.duplex, trailers) {
+            (Some(stream), Some(trailers)) => stream.send_trailers(trailers),
+            (Some(stream), None) => stream.send_data(Bytes::new(), true),
+            (None, Some(trailers)) => return down.write_trailers(trailers),
             // The session ends the body.
             (None, None) => Ok(()),
-        }
+        };
+        ended.or_err(ErrorType::WriteError, PASSING)
+    }
+}
+
+pub(super) fn log_break(server: SocketAddr, error: &Error) {
+    static LOG_RATE: LogRateLimit = LogRateLimit::new();
+    if let Some(left_out) = LOG_RATE.admit() {
+        let error = RedactedError(error);
+        tracing::info!(%server, %error, left_out, "answer broke off");
     }
 }
 
@@ -473,65 +369,68 @@ pub(super) async fn stream(
     (code, mut start): (u16, AnswerStart<'_>),
     final_bookmark: &FinalBookmark<'_>,
 ) -> Result<Delivered, ExchangeFailure> {
-    let revalidation = exchange.revalidation();
     let long = exchange.context.kind != RequestKind::Short;
     // Only a long-running request waits for it, and a short one has no place for it.
-    let mut turn = long.then(|| rare(|| ends(final_bookmark, &revalidation)));
-    let mut writer = stream_writer(exchange, &up);
-    let mut answer = Answer {
-        final_bookmark,
-        caller: &exchange.context.caller,
-        server: exchange.route.address,
-        writer: &mut writer,
-        duplex: duplex(down, upload, final_bookmark),
-        pending: None,
-    };
+    let mut termination = long.then(|| rare(|| termination(exchange, final_bookmark)));
+    let mut writer = writer(exchange, &up);
+    let mut answer = Answer::new(final_bookmark, exchange.route.address, &mut writer);
+    answer.duplex = duplex(down, upload, final_bookmark);
     let end = loop {
         let full = answer.pending.is_some();
         if start.is_none() && !full && !upload.is_expected() {
-            up = match rest(exchange, final_bookmark, down, (up, code)) {
-                Ok(rest) => return Ok(Delivered::Continues(Box::new(rest))),
+            up = match rest(exchange, final_bookmark, up, code) {
+                Ok(rest) => return Ok(Delivered::Continues(rest)),
                 Err(up) => up,
             };
         }
-        let UploadInterest {
-            pending,
-            followed,
-            idle,
-        } = upload.interest(down);
+        let (idle, followed) = upload.interest(down);
         let followed = followed && !(idle && answer.duplex.is_some());
         let end = tokio::select! {
             piece = next_piece(&mut up, &mut start), if !full => {
                 if start.is_none() && piece.is_ok() {
                     upload.forget();
                 }
+                if let Err(PieceError::BrokeOff(error)) = &piece
+                    && let Some(rest) = left(exchange, final_bookmark, error, code)
+                {
+                    return Ok(Delivered::Continues(rest));
+                }
                 answer.piece(down, &mut up, piece).await?
             }
             end = answer.progress() => end,
-            () = upload.progress(), if pending => None,
+            () = upload.progress() => None,
             piece = down.read_body_or_idle(idle), if followed => {
                 let taken = upload.take(piece, down.is_body_done(), &mut up).await;
                 taken.is_err().then_some(End::Broken)
             }
-            () = ended(&mut turn), if long && !full => rare(|| answer.end_early(down)).await,
+            Some(()) = async { termination.as_mut()?.await; Some(()) }, if !full => {
+                rare(|| answer.end_early(down)).await
+            }
         };
-        if let Some(end) = end {
-            break end;
-        }
+        let Some(end) = end else { continue };
+        break end;
     };
+    // A quiet watch may end before it is clear that no 410 comes.
+    start.iter().for_each(|start| start.avoided());
     if let End::Whole = end {
-        exchange.release(up, upload.is_sent()).await;
+        exchange.release(up, upload).await;
     }
-    Ok(end.outcome(upload.answered(code)).into())
+    Ok(end.outcome(code, upload.is_read()).into())
 }
 
-/// Over HTTP/1.1 the server's connection has no window.
-fn stream_writer<'e>(exchange: &'e Exchange<'_>, up: &UpstreamSession) -> AnswerWriter<'e> {
+fn writer<'a>(exchange: &'a Exchange<'_>, up: &UpstreamSession) -> AnswerWriter<'a> {
     let writer = exchange.answer_writer(up.content_length());
     match up {
         UpstreamSession::H1(_) => writer.of_http1(),
         UpstreamSession::H2(_) => writer,
     }
+}
+
+/// Resolves when the proxy is to end a long-running request.
+pub(super) async fn termination(exchange: &Exchange<'_>, final_bookmark: &FinalBookmark<'_>) {
+    let dependencies = exchange.dependencies();
+    let client = &exchange.context.downstream.client;
+    until_terminated(final_bookmark, client, &dependencies).await;
 }
 
 /// See [`Answer::duplex`]. A watch has no request body, and [`FinalBookmark`] ends it.
@@ -548,28 +447,28 @@ fn duplex(
     }
 }
 
-/// Resolves when a future that is there has resolved.
-async fn ended(turn: &mut Option<Rare<'_, ()>>) {
-    match turn {
-        Some(turn) => turn.await,
-        None => std::future::pending().await,
-    }
+/// What is left of a watch whose server has stopped, if another one may go on with it.
+fn left(
+    exchange: &Exchange<'_>,
+    final_bookmark: &FinalBookmark<'_>,
+    error: &Error,
+    code: u16,
+) -> Option<Box<WatchRest>> {
+    let watch = final_bookmark.rest().filter(|watch| watch.can_be_left())?;
+    log_break(exchange.route.address, error);
+    Some(WatchRest::new(exchange, watch, None, code))
 }
 
 /// What is left of a watch that needs nothing of its request any more; else the session again.
 fn rest(
     exchange: &Exchange<'_>,
     final_bookmark: &FinalBookmark<'_>,
-    down: &ClientSession,
-    (up, code): (UpstreamSession, u16),
-) -> Result<WatchRest, UpstreamSession> {
-    let watch = match exchange.context.meter.is_traced() || !down.is_http2() {
-        true => None,
-        false => final_bookmark.rest(),
-    };
-    match (up, watch) {
-        (UpstreamSession::H2(stream), Some(watch)) => {
-            Ok(WatchRest::new(exchange, stream, code, watch))
+    up: UpstreamSession,
+    code: u16,
+) -> Result<Box<WatchRest>, UpstreamSession> {
+    match (up, final_bookmark.rest()) {
+        (UpstreamSession::H2(up), Some(watch)) => {
+            Ok(WatchRest::new(exchange, watch, Some(up), code))
         }
         (up, _) => Err(up),
     }

@@ -1,30 +1,38 @@
-//! One exchange, from the request to the end of the answer: asks the server, and looks at the header of its answer.
+//! One exchange, from the request to the end of the answer: asks the server, looks at the header of its answer, and passes
+//! it on.
 
 use std::future::poll_fn;
+use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
-use http::StatusCode;
+use bytes::Bytes;
+use http::header::{CONNECTION, CONTENT_LENGTH, HeaderName, HeaderValue, TRANSFER_ENCODING};
 use http::request::Parts;
+use http::{Method, StatusCode, Version};
 use pingora_core::{Error, ErrorType};
 use pingora_http::ResponseHeader;
 use tokio::sync::SemaphorePermit;
 
 use super::expired::{Expiry, answer_start};
-use super::headers::{Exchange, pass_header};
-use super::merged::send_merged;
-use super::pump::{Upload, UploadInterest, stream};
-use super::read_first::{ReadKind, read_first};
+use super::merged::merge;
+use super::pump::{End, Exchange, stream, termination};
+use super::read_first::{Beginning, ReadKind, read_first};
 use super::upgraded::splice;
+use super::upload::Upload;
 use super::watch_rest::Delivered;
 use crate::net::{is_unprocessed, rare};
 use crate::relay::client::ClientSession;
-use crate::relay::documents::Overlay;
-use crate::relay::inspect::{denials, not_executed, turned_away};
-use crate::relay::outcome::{ExchangeFailure, Outcome};
+use crate::relay::inspect::{denials, not_executed, not_understood, turned_away};
+use crate::relay::outcome::{ExchangeFailure, KeptAnswer, Outcome};
+use crate::relay::plan::{self, RequestContext};
 use crate::relay::upstream::{RequestKind, UpstreamSession};
-use crate::relay::watch::{FinalBookmark, ends};
+use crate::relay::watch::FinalBookmark;
+use crate::request::caller::Caller;
+use crate::request::headers::{
+    KEEP_ALIVE, NOT_EXECUTED, OF_RESOURCE, PROXY_CONNECTION, READY, SERVER_ID,
+};
 use crate::routing::decide::NoSuchResource;
 
 /// Runs the exchange to its end. `upload` replays the part of the request's body that earlier exchanges have read.
@@ -36,9 +44,9 @@ pub async fn run(
     upload: &mut Upload,
     permit: Option<Box<SemaphorePermit<'_>>>,
 ) -> Result<Delivered, ExchangeFailure> {
-    let context = exchange.context;
-    context.meter.attempt(exchange.route.address);
-    let mut final_bookmark = final_bookmark(exchange, &header);
+    let (context, server) = (exchange.context, exchange.route.address);
+    context.meter.attempt(server);
+    let late = context.shared.shutdown.is_draining();
     let outflow = &context.downstream.outflow;
     let _long = (context.kind != RequestKind::Short).then(|| outflow.long_running());
     let sent = AtomicBool::new(false);
@@ -51,55 +59,97 @@ pub async fn run(
     let Some((mut up, response, own_time)) = asked else {
         return Ok(Outcome::Broken.into());
     };
+    let beginning = begin(exchange, down, &mut up, upload, response, &sent).await;
     let answered = Instant::now();
-    note_answer(exchange, &response);
-    // Boxed, so that it takes no place in the future of every request.
-    match look(exchange, &response)? {
-        Look::Pass => {}
-        Look::Merge(merge) => {
-            return rare(|| send_merged(exchange, merge, down, up, response, upload)).await;
+    let beginning = match beginning {
+        Ok(Some(beginning)) => beginning,
+        Ok(None) => return Ok(Outcome::Broken.into()),
+        Err(failure) => {
+            exchange.release(up, upload).await;
+            return Err(failure);
         }
-        Look::Read(kind) => {
-            return rare(|| read_first(exchange, kind, down, up, response, upload)).await;
-        }
-    }
+    };
+    let (response, whole) = (&beginning.response, beginning.whole);
     let code = response.status.as_u16();
-    final_bookmark.answered(&response);
-    let end = up.is_complete();
-    let start = answer_start(exchange.expiry, &context.shared.metrics.watches, &response);
+    let goes_on = exchange.expiry.handed_over();
+    let final_bookmark = FinalBookmark::of(context, server, response, late, goes_on);
+    let start = answer_start(exchange.expiry, &context.shared.metrics.watches, response);
     if start.is_none() {
         upload.forget();
     }
     if !exchange.expiry.is_begun() {
-        exchange.expiry.begins(&response);
-        let Ok(begun) = pass_header(exchange, down, response, end).await else {
+        exchange.expiry.begins(response);
+        let Ok(begun) = pass(exchange, down, beginning).await else {
             return Ok(Outcome::Broken.into());
         };
         let own_time = (own_time + (begun - answered)).as_secs_f64();
         context.shared.metrics.own_time.observe(own_time);
-        if end {
-            exchange.release(up, upload.is_sent()).await;
-            return Ok(upload.answered(code).into());
+        if whole {
+            // A watch without an event.
+            start.iter().for_each(|start| start.avoided());
+            exchange.release(up, upload).await;
+            return Ok(End::Whole.outcome(code, upload.is_read()).into());
         }
     }
     if code == StatusCode::SWITCHING_PROTOCOLS {
-        let revalidation = exchange.revalidation();
-        rare(|| splice(down, up, ends(&final_bookmark, &revalidation))).await;
+        rare(|| splice(down, up, termination(exchange, &final_bookmark))).await;
         return Ok(Outcome::Upgraded.into());
     }
     stream(exchange, down, up, upload, (code, start), &final_bookmark).await
 }
 
-/// How a long-running request ends before its server ends it.
-fn final_bookmark<'e>(exchange: &Exchange<'e>, header: &Parts) -> FinalBookmark<'e> {
-    let (context, shared) = (exchange.context, exchange.context.shared);
-    let server = exchange.route.address;
-    match context.kind {
-        RequestKind::Long => {
-            FinalBookmark::of(shared, &context.settings, &context.info, header, server)
-        }
-        _ => FinalBookmark::none(shared),
+/// What is passed on of the answer `response`, and first of its body. `None`: nobody is to get it. In this order: each
+/// kind is one of the answers that none before it takes.
+async fn begin(
+    exchange: &Exchange<'_>,
+    down: &mut ClientSession,
+    up: &mut UpstreamSession,
+    upload: &Upload,
+    response: Box<ResponseHeader>,
+    sent: &AtomicBool,
+) -> Result<Option<Beginning>, ExchangeFailure> {
+    let status = response.status;
+    let snapshot = || exchange.context.shared.published.snapshot.load();
+    if let Some(of_resource) = not_executed(exchange.route.server_kind, &response) {
+        return Err(ExchangeFailure::NotExecuted { of_resource });
     }
+    let read = if status == StatusCode::GONE && !matches!(exchange.expiry, Expiry::Pass) {
+        ReadKind::Expired
+    } else if !exchange.expiry.accepts(&response) {
+        return Err(ExchangeFailure::NotContinued);
+    } else if turned_away::is_possible(status)
+        && turned_away::may_be(&exchange.asking(), &snapshot(), &response)
+    {
+        ReadKind::TurnedAway
+    } else if let Some(overlay) = &exchange.overlay
+        && overlay.concerns(status)
+    {
+        let merging = async {
+            tokio::select! {
+                biased;
+                merged = merge(exchange, overlay, down, up, response, upload) => merged,
+                failure = is_to_be_left(exchange, sent) => Err(failure),
+            }
+        };
+        return rare(|| merging).await;
+    } else if status == StatusCode::NOT_FOUND
+        && exchange.route.no_such_resource != NoSuchResource::Pass
+        && !denials::is_no_path_of_it(&snapshot(), &exchange.context.info)
+    {
+        ReadKind::NotFound
+    } else if status.is_client_error()
+        && not_understood::may_be(&exchange.asking(), &snapshot(), &response)
+    {
+        ReadKind::NotUnderstood
+    } else {
+        return Ok(Some(Beginning {
+            body: Bytes::new(),
+            whole: up.is_complete(),
+            response,
+        }));
+    };
+    // Boxed, so that it takes no place in the future of every request.
+    rare(|| read_first(exchange, read, down, up, response)).await
 }
 
 /// Sends the request and reads the header of its answer; also the time that the proxy itself took until the request was
@@ -142,18 +192,15 @@ async fn ask(
     upload.begin(&mut up).await;
     // The final response header, while the request's body is sent.
     loop {
-        let UploadInterest {
-            pending,
-            followed,
-            idle,
-        } = upload.interest(down);
+        let (idle, followed) = upload.interest(down);
         tokio::select! {
             biased;
             response = up.read_response() => {
                 let response = response.map_err(broke_off)?;
+                note_answer(exchange, &response);
                 return Ok(Some((up, response, own_time)));
             }
-            () = upload.progress(), if pending => {}
+            () = upload.progress() => {}
             piece = down.read_body_or_idle(idle), if followed => {
                 let end = down.is_body_done();
                 if upload.take(piece, end, &mut up).await.is_err() {
@@ -169,16 +216,38 @@ async fn answer_timeout(exchange: &Exchange<'_>, sent: &AtomicBool) -> ExchangeF
     let Some(patience) = exchange.route.patience else {
         return tokio::select! {
             biased;
-            failure = exchange.is_to_be_left(sent) => failure,
+            failure = is_to_be_left(exchange, sent) => failure,
             () = exchange.expiry.answer_timeout() => ExchangeFailure::NotContinued,
         };
     };
-    let so_far = exchange.context.meter.started.elapsed();
-    tokio::time::sleep(patience.after(so_far)).await;
+    tokio::time::sleep(patience).await;
     ExchangeFailure::BrokeOff {
         error: Error::explain(ErrorType::ReadTimedout, "its answer takes too long"),
         reused: false,
     }
+}
+
+/// Resolves when the server is suspected to be frozen and need not be waited for. `sent`: some of the request may have
+/// arrived.
+async fn is_to_be_left(exchange: &Exchange<'_>, sent: &AtomicBool) -> ExchangeFailure {
+    let (context, address) = (exchange.context, exchange.route.address);
+    let Some(leaving) = &exchange.leaving else {
+        return std::future::pending().await;
+    };
+    let (budget, ticker) = (&context.upstreams.read_budget, &context.upstreams.ticker);
+    if leaving.reads {
+        budget.read();
+    }
+    let is_possible = || {
+        let sent = sent.load(Ordering::Relaxed);
+        (leaving.reads || !sent)
+            && (leaving.has_answer
+                || plan::can_leave(context, address, leaving.tried) && (!sent || budget.take()))
+    };
+    let frozen = &context.shared.servers.frozen;
+    let is_to_be_left = frozen.is_to_be_left(address, ticker, is_possible);
+    is_to_be_left.await;
+    ExchangeFailure::Frozen
 }
 
 /// Notes what an answer says of its server, and of the client's token.
@@ -194,47 +263,228 @@ fn note_answer(exchange: &Exchange<'_>, response: &ResponseHeader) {
     }
 }
 
-/// What is to be done with an answer.
-enum Look<'a> {
-    /// It is passed on as it comes.
-    Pass,
-    /// Its body is read first.
-    Read(ReadKind),
-    /// Something is added to the document.
-    Merge(&'a Overlay),
+/// Passes on the header of an answer, and what is there of its body. Returns when it began to.
+async fn pass(
+    exchange: &Exchange<'_>,
+    down: &mut ClientSession,
+    beginning: Beginning,
+) -> pingora_core::Result<Instant> {
+    let Beginning {
+        response,
+        body,
+        whole,
+    } = beginning;
+    let begun = pass_header(exchange, down, response, whole && body.is_empty()).await?;
+    if !body.is_empty() {
+        rare(|| write_piece(exchange, down, body, whole)).await?;
+    }
+    Ok(begun)
 }
 
-/// What the header of an answer says about what is to be done with it. In this order: each looks only at answers that
-/// none before it takes.
-fn look<'a>(
-    exchange: &'a Exchange<'_>,
-    response: &ResponseHeader,
-) -> Result<Look<'a>, ExchangeFailure> {
-    if let Some(of_resource) = not_executed(exchange.route.server_kind, response) {
-        return Err(ExchangeFailure::NotExecuted { of_resource });
+/// Writes what is there of a body, within the budget for slow clients.
+async fn write_piece(
+    exchange: &Exchange<'_>,
+    down: &mut ClientSession,
+    piece: Bytes,
+    whole: bool,
+) -> pingora_core::Result<()> {
+    let length = piece.len();
+    let mut answer_writer = exchange.answer_writer(whole.then_some(length));
+    answer_writer.reserve(length).await?;
+    let write = down.write_body(piece, whole);
+    answer_writer.write(pin!(write)).await
+}
+
+/// Passes on an answer that was kept.
+pub async fn pass_kept(
+    exchange: &Exchange<'_>,
+    answer: &KeptAnswer,
+    down: &mut ClientSession,
+    upload: &Upload,
+) -> Outcome {
+    let KeptAnswer { response, body } = answer.clone();
+    let code = response.status.as_u16();
+    let beginning = Beginning {
+        response,
+        body,
+        whole: true,
+    };
+    match pass(exchange, down, beginning).await {
+        Ok(_) => End::Whole.outcome(code, upload.is_read()),
+        Err(_) => Outcome::Broken,
     }
-    if response.status == StatusCode::GONE && !matches!(exchange.expiry, Expiry::Pass) {
-        return Ok(Look::Read(ReadKind::Expired));
+}
+
+/// Passes a 410 as the only event below a header that was sent.
+pub async fn pass_event(
+    exchange: &Exchange<'_>,
+    down: &mut ClientSession,
+    event: Bytes,
+    upload: &Upload,
+) -> Outcome {
+    match write_piece(exchange, down, event, true).await {
+        Ok(()) => End::Whole.outcome(200, upload.is_read()),
+        Err(_) => Outcome::Broken,
     }
-    if !exchange.expiry.accepts(response) {
-        return Err(ExchangeFailure::NotContinued);
+}
+
+/// Writes the response header; `end`: there is no body. Returns when it began to.
+async fn pass_header(
+    exchange: &Exchange<'_>,
+    down: &mut ClientSession,
+    mut response: Box<ResponseHeader>,
+    end: bool,
+) -> pingora_core::Result<Instant> {
+    let RequestContext {
+        shared,
+        downstream,
+        kind,
+        method,
+        meter,
+        ..
+    } = exchange.context;
+    // On an upgrade `Connection` is about the upgrade, and the client's protocol writes the rest.
+    if response.status != StatusCode::SWITCHING_PROTOCOLS {
+        if shared.shutdown.is_draining() || ends_connection(exchange, &response) {
+            down.end_connection(downstream);
+        }
+        // Waiting requests may go on: it is known whether the connection ends.
+        if let Some(permit) = exchange.permit {
+            permit.end();
+        }
+        strip_hop_by_hop_of_answer(&mut response);
+    } else if *kind != RequestKind::Upgrade {
+        return Error::e_explain(ErrorType::InvalidHTTPHeader, "101 to what is no upgrade");
     }
-    let snapshot = || exchange.context.shared.published.snapshot.load();
-    if turned_away::is_possible(response.status)
-        && turned_away::may_be(&exchange.asking(), &snapshot(), response)
+    write_marks(exchange, &mut response)?;
+    let now = Instant::now();
+    meter.answer_begins(response.status.as_u16(), now);
+    if let ClientSession::H1(session) = down {
+        if *kind != RequestKind::Upgrade && shared.shutdown.is_leaving() {
+            session.set_keepalive(None);
+        }
+        frame_for_http1(session.req_header().version, &mut response, method)?;
+    }
+    down.write_header(response, end).await?;
+    Ok(now)
+}
+
+/// Writes what this proxy says of an answer, and removes what only it may say.
+fn write_marks(exchange: &Exchange<'_>, response: &mut ResponseHeader) -> pingora_core::Result<()> {
+    let (context, shared) = (exchange.context, exchange.context.shared);
+    // Only for peers' proxies: an apiserver must not forge it.
+    if matches!(response.status.as_u16(), 404 | 503) {
+        response.remove_header(&NOT_EXECUTED);
+    }
+    if exchange.is_for_peer() && response.status == StatusCode::NOT_FOUND {
+        response.insert_header(NOT_EXECUTED, OF_RESOURCE)?;
+    }
+    // Only for peers' proxies, too.
+    response.remove_header(&SERVER_ID);
+    if context.may_seek_a_proxy() {
+        response.insert_header(SERVER_ID, shared.server_id_header())?;
+    }
+    // Only this proxy sets it: the value of another proxy is about another apiserver.
+    if context.settings.if_ready.enabled {
+        response.remove_header(&READY);
+    }
+    if let Some(ready) = exchange.route.ready {
+        shared.metrics.ready_answered(ready);
+        response.insert_header(READY, if ready { "true" } else { "false" })?;
+    }
+    Ok(())
+}
+
+/// Whether the client is to send no more requests on its connection: the apiserver did not authenticate it. An answer from
+/// a pod behind `proxy` does not count.
+fn ends_connection(exchange: &Exchange<'_>, response: &ResponseHeader) -> bool {
+    let context = exchange.context;
+    match context.caller {
+        Caller::Peer => false,
+        Caller::Anonymous if exchange.route.details.ends_anonymous => true,
+        _ => response.status == StatusCode::UNAUTHORIZED && !context.info.is_proxied(),
+    }
+}
+
+/// Removes hop-by-hop headers from an answer, and those that `Connection` lists.
+fn strip_hop_by_hop_of_answer(response: &mut ResponseHeader) {
+    if response.version == Version::HTTP_2 {
+        // They are malformed there (RFC 9113 §8.2.2): h2 lets none through.
+        return;
+    }
+    let listed = response.headers.get_all(CONNECTION).iter();
+    let listed = listed.flat_map(|value| value.as_bytes().split(|byte| *byte == b','));
+    let names = listed.filter_map(|name| HeaderName::from_bytes(name.trim_ascii()).ok());
+    let names: Vec<_> = names.collect();
+    for name in names
+        .iter()
+        .chain([&CONNECTION, &KEEP_ALIVE, &PROXY_CONNECTION])
     {
-        return Ok(Look::Read(ReadKind::TurnedAway));
+        response.remove_header(name);
     }
-    if let Some(overlay) = &exchange.overlay
-        && overlay.concerns(response.status)
-    {
-        return Ok(Look::Merge(overlay));
+}
+
+/// Sets how an answer's body is delimited for an HTTP/1 client.
+fn frame_for_http1(
+    client: Version,
+    response: &mut ResponseHeader,
+    method: &Method,
+) -> pingora_core::Result<()> {
+    let bodiless = *method == Method::HEAD
+        || response.status.is_informational()
+        || matches!(response.status.as_u16(), 204 | 304);
+    let chunked =
+        client >= Version::HTTP_11 && !bodiless && !response.headers.contains_key(CONTENT_LENGTH);
+    if chunked {
+        response.insert_header(TRANSFER_ENCODING, HeaderValue::from_static("chunked"))?;
+    } else {
+        response.remove_header(&TRANSFER_ENCODING);
     }
-    if response.status == StatusCode::NOT_FOUND
-        && exchange.route.no_such_resource != NoSuchResource::Pass
-        && !denials::is_no_path_of_it(&snapshot(), &exchange.context.info)
-    {
-        return Ok(Look::Read(ReadKind::NotFound));
+    // Some clients would wait for a body, and read the next answer as the body.
+    if response.status == StatusCode::NO_CONTENT {
+        response.remove_header(&CONTENT_LENGTH);
     }
-    Ok(Look::Pass)
+    response.set_version(Version::HTTP_11);
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_without_a_body_names_no_length_unless_it_is_that_of_another() {
+        let length_left = |status, method| {
+            let mut response = ResponseHeader::build(status, None).unwrap();
+            response.insert_header(CONTENT_LENGTH, 5).unwrap();
+            frame_for_http1(Version::HTTP_11, &mut response, &method).unwrap();
+            assert!(!response.headers.contains_key(TRANSFER_ENCODING));
+            response.headers.contains_key(CONTENT_LENGTH)
+        };
+        assert!(!length_left(204, Method::GET));
+        // The length of the GET answer, or of the document that the client has.
+        assert!(length_left(200, Method::HEAD));
+        assert!(length_left(304, Method::GET));
+        assert!(length_left(200, Method::GET));
+    }
+
+    #[test]
+    fn what_connection_lists_goes_with_it() {
+        let mut response = ResponseHeader::build(200, None).unwrap();
+        for (name, value) in [
+            ("connection", "X-One,, x-two ,\u{e9}"),
+            ("connection", "close"),
+            ("keep-alive", "timeout=5"),
+            ("x-one", "1"),
+            ("x-two", "2"),
+            ("x-two", "2"),
+            ("x-three", "3"),
+        ] {
+            let value = HeaderValue::from_bytes(value.as_bytes()).unwrap();
+            response.append_header(name, value).unwrap();
+        }
+        strip_hop_by_hop_of_answer(&mut response);
+        let left: Vec<_> = response.headers.keys().map(HeaderName::as_str).collect();
+        assert_eq!(left, ["x-three"]);
+    }
 }

@@ -2,28 +2,38 @@
 //!
 //! A watch lasts for hours and is mostly silent, and a server has thousands. So what its request needed until then is
 //! given back: its header, its route, and the state in which another server could be asked. This holds what a quiet
-//! HTTP/2 watch without a request body still needs. Other requests stay where they began (`super::pump`).
+//! watch without a request body still needs. Other requests stay where they began (`super::pump`), and so does a watch of a
+//! server that speaks HTTP/1.1.
+//!
+//! A watch whose server stops is left ([`RestEnd::Left`]): another server may go on with it.
 
 use std::future::poll_fn;
-use std::pin::{Pin, pin};
+use std::net::SocketAddr;
+use std::pin::pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::time::Duration;
 
-use bytes::Bytes;
+use http::HeaderMap;
+use tokio::time::{Instant, sleep_until};
 
-use super::headers::Exchange;
-use super::pump::{Answer, End};
+use super::pump::{Answer, End, Exchange, log_break};
 use crate::metrics::Open;
-use crate::relay::client::unread::AnswerWriter;
-use crate::relay::client::{ClientSession, Downstream};
+use crate::relay::client::{AnswerWriter, ClientSession, Downstream};
 use crate::relay::observe::AccessEntry;
 use crate::relay::outcome::Outcome;
 use crate::relay::shared::Shared;
 use crate::relay::upstream::UpstreamStream;
-use crate::relay::watch::{FinalBookmark, Revalidation, Watch, ends};
-use crate::request::caller::Caller;
+use crate::relay::watch::{AskedServers, Dependencies, FinalBookmark, Watch, until_terminated};
+use crate::request::headers::GOES_ON;
+use crate::retry::jittered;
 use crate::routing::table::ServerKind;
-use crate::tls::credentials::Trust;
+use crate::watches::metrics::LeaveReason;
+
+/// Between the signals to an apiserver and to its proxy, if both are told to stop.
+const TOLD_TOGETHER: Duration = Duration::from_secs(1);
+
+/// How long a watch stays at an apiserver that is shutting down before others are asked again.
+const STAY: Duration = Duration::from_secs(1);
 
 /// How far the answer to a request was delivered.
 pub enum Delivered {
@@ -41,124 +51,155 @@ impl From<Outcome> for Delivered {
 
 /// A watch whose answer has begun.
 pub struct WatchRest {
-    up: Box<UpstreamStream>,
-    server_kind: ServerKind,
+    /// `None`: its server has stopped.
+    up: Option<Box<UpstreamStream>>,
     /// The HTTP status.
     pub code: u16,
-    caller: Caller,
-    /// The credentials of the upstream connection.
-    trust: Arc<Trust>,
-    /// Whether the proxy client certificate was presented.
-    presented: bool,
-    watch: Arc<Watch>,
+    server: SocketAddr,
+    pub watch: Arc<Watch>,
+    pub dependencies: Dependencies,
+    /// When this server began to serve it.
+    pub begun: Instant,
+    /// Its server is stopping, and no other could go on with the watch: it stays until then.
+    stays_until: Option<Instant>,
+    /// Who was asked to go on with it.
+    pub asked: AskedServers,
     /// For the access log; set by the service.
     pub request: Option<AccessEntry<'static>>,
+    /// It was sent here for its version; set by the service.
+    pub moved: bool,
+}
+
+/// How a server's part of a watch has ended.
+pub enum RestEnd {
+    /// With the watch.
+    Ended(Outcome),
+    /// The server stops, or has stopped.
+    Left(LeaveReason),
 }
 
 impl WatchRest {
-    /// What is left of the exchange with the server that has begun to answer with `code`.
     pub(super) fn new(
         exchange: &Exchange<'_>,
-        up: Box<UpstreamStream>,
-        code: u16,
         watch: Arc<Watch>,
-    ) -> Self {
-        Self {
+        up: Option<Box<UpstreamStream>>,
+        code: u16,
+    ) -> Box<Self> {
+        Box::new(Self {
             up,
-            server_kind: exchange.route.server_kind,
             code,
-            caller: exchange.context.caller.clone(),
-            trust: exchange.pool.to.trust.clone(),
-            presented: exchange.pool.to.presents_certificate,
+            server: exchange.route.address,
             watch,
+            dependencies: exchange.dependencies(),
+            begun: Instant::now(),
+            stays_until: None,
+            asked: AskedServers::default(),
             request: None,
-        }
+            moved: false,
+        })
     }
 
-    /// Passes the rest on to its end. One function, because thousands of these futures wait: each call that is awaited
-    /// would have its arguments in it once more.
+    /// Passes the rest on to its end, or until its server stops. One function, because thousands of these futures wait: each
+    /// call that is awaited would have its arguments in it once more.
     pub async fn run(
-        mut self: Box<Self>,
+        &mut self,
         shared: &Shared,
         downstream: &Downstream,
         down: &mut ClientSession,
-    ) -> Outcome {
+    ) -> RestEnd {
+        let Some(up) = &mut self.up else {
+            return RestEnd::Left(LeaveReason::BrokeOff);
+        };
         let _open = Open::new(&shared.metrics.long_running);
+        let _moved = self.moved.then(|| Open::new(&shared.metrics.moved[1]));
         let _long = downstream.outflow.long_running();
         let final_bookmark = FinalBookmark::of_rest(shared, &self.watch);
-        let revalidation = Revalidation {
-            shared,
-            connection: &downstream.client,
-            caller: &self.caller,
-            trust: &self.trust,
-            presented: self.presented,
-            server_kind: self.server_kind,
-        };
-        let mut turn = pin!(ends(&final_bookmark, &revalidation));
-        let length = self.up.content_length();
+        let rest = (&*self.watch, self.dependencies.server_kind);
+        let termination = until_terminated(&final_bookmark, &downstream.client, &self.dependencies);
+        let mut termination = pin!(termination);
+        let mut leaving = pin!(until_left(shared, rest, self.stays_until));
+        let length = up.length;
         let mut writer =
             AnswerWriter::new(&shared.limits.unread, &downstream.outflow, true, length);
-        let end = loop {
-            let next = poll_fn(|context| next(&mut self.up, down, turn.as_mut(), context)).await;
-            // Boxed, because thousands of watches only wait. What happens only once is boxed again, inside.
-            let acting = Box::pin(async {
-                let mut answer = Answer {
-                    final_bookmark: &final_bookmark,
-                    caller: &self.caller,
-                    server: self.watch.server,
-                    writer: &mut writer,
-                    duplex: None,
-                    pending: None,
-                };
-                match next {
-                    Next::Piece(Ok(Some(data))) => {
-                        answer.pass(down, data, self.up.is_complete()).await
+        let mut answer = Answer::new(&final_bookmark, self.server, &mut writer);
+        let left = loop {
+            // Boxed, because thousands of watches only wait.
+            let end = tokio::select! {
+                () = down.left() => Some(End::Broken),
+                () = &mut termination => Box::pin(answer.end_early(down)).await,
+                () = &mut leaving => break LeaveReason::ShutsDown,
+                piece = poll_fn(|context| up.poll_body(context)) => match piece {
+                    Ok(Some(data)) => Box::pin(answer.pass(down, data, false)).await,
+                    Ok(None) => match Box::pin(up.read_trailers()).await {
+                        Ok(trailers) if is_left(shared, rest, trailers.as_ref()) => {
+                            break LeaveReason::Ended;
+                        }
+                        trailers => Box::pin(answer.end(down, async { trailers })).await,
+                    },
+                    Err(error) => {
+                        log_break(self.server, &error);
+                        break LeaveReason::BrokeOff;
                     }
-                    Next::Piece(Ok(None)) => {
-                        Box::pin(answer.end(down, self.up.read_trailers())).await
-                    }
-                    Next::Piece(Err(error)) => Box::pin(answer.break_off(down, &error)).await,
-                    Next::Gone => Some(End::Broken),
-                    Next::Turn => Box::pin(answer.end_early(down)).await,
-                }
-            });
-            if let Some(end) = acting.await {
-                break end;
+                },
+            };
+            match end {
+                None => {}
+                Some(End::NotContinued) => break LeaveReason::BrokeOff,
+                Some(end) => return RestEnd::Ended(end.outcome(self.code, true)),
             }
         };
-        let outcome = end.outcome(Outcome::Answered {
-            code: self.code,
-            reusable: true,
-        });
-        if let Some(request) = &self.request {
-            request.log(&downstream.client, &self.caller, outcome);
+        if left != LeaveReason::ShutsDown {
+            self.up = None;
         }
-        outcome
+        RestEnd::Left(left)
+    }
+
+    /// No other server goes on with it, and its own still serves it.
+    pub fn stays(mut self: Box<Self>) -> Delivered {
+        self.stays_until = Some(Instant::now() + jittered(STAY));
+        Delivered::Continues(self)
+    }
+
+    /// No server goes on with it: it ends as if its apiserver had ended it, with a last bookmark.
+    pub async fn end(&self, shared: &Shared, down: &mut ClientSession) -> Outcome {
+        let final_bookmark = FinalBookmark::of_rest(shared, &self.watch);
+        let ended = final_bookmark.after_break(down).await;
+        ended
+            .map_or(End::Broken, |()| End::Early)
+            .outcome(self.code, true)
     }
 }
 
-/// What a watch waits for.
-enum Next {
-    /// The next piece of the answer; `None` at its end.
-    Piece(pingora_core::Result<Option<Bytes>>),
-    /// The client has gone away.
-    Gone,
-    /// It is this watch's turn to end.
-    Turn,
+/// Resolves when the local apiserver says that it is shutting down, so that it need not wait for this watch. Not if this
+/// proxy was told to stop as well: it may be told a moment later.
+async fn until_left(shared: &Shared, rest: (&Watch, ServerKind), stays_until: Option<Instant>) {
+    let (watch, server_kind) = rest;
+    if server_kind != ServerKind::Local || !watch.can_be_left() {
+        return std::future::pending().await;
+    }
+    let mut changes = shared.local.changes();
+    loop {
+        if shared.local.is_shutting_down() && !shared.shutdown.is_leaving() {
+            // Not all at the same moment.
+            let told = || Instant::now() + TOLD_TOGETHER + jittered(TOLD_TOGETHER) / 2;
+            Box::pin(sleep_until(stays_until.unwrap_or_else(told))).await;
+            let stops_alone = shared.local.is_shutting_down() && !shared.shutdown.is_leaving();
+            if stops_alone && watch.may_leave(shared) {
+                return;
+            }
+            continue;
+        }
+        // The sender is there as long as the proxy.
+        let _ = changes.changed().await;
+    }
 }
 
-/// As fair as a `select!`: a busy server delays no turn.
-fn next(
-    up: &mut UpstreamStream,
-    down: &mut ClientSession,
-    turn: Pin<&mut impl Future<Output = ()>>,
-    context: &mut Context<'_>,
-) -> Poll<Next> {
-    if down.poll_gone(context).is_ready() {
-        return Poll::Ready(Next::Gone);
+/// Whether another server may go on with a watch that its server has ended: it was shutting down, or it was at a peer whose
+/// proxy says so.
+fn is_left(shared: &Shared, rest: (&Watch, ServerKind), trailers: Option<&HeaderMap>) -> bool {
+    let (watch, server_kind) = rest;
+    match server_kind {
+        ServerKind::Local => watch.can_be_left() && shared.local.is_shutting_down(),
+        _ => trailers.is_some_and(|trailers| trailers.contains_key(GOES_ON)),
     }
-    if turn.poll(context).is_ready() {
-        return Poll::Ready(Next::Turn);
-    }
-    up.poll_body(context).map(Next::Piece)
 }

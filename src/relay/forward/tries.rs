@@ -19,24 +19,25 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use pingora_core::{Error, ErrorType};
+use pingora_core::ErrorType;
 use tokio::sync::SemaphorePermit;
 use tokio::time::timeout;
 
 use crate::log_throttle::LogRateLimit;
 use crate::net::RedactedError;
 use crate::relay::answer::Refusal;
-use crate::relay::context::RequestContext;
 use crate::relay::exchange::{ResumedWatch, Upload, expired_event};
 use crate::relay::inspect::denials::{self, LocalServer};
 use crate::relay::outcome::{ExchangeFailure, Expired, KeptAnswer};
-use crate::relay::plan::{self, Route};
+use crate::relay::plan::{self, RequestContext, Route};
 use crate::relay::shared::Shared;
 use crate::routing::decide::Row;
 use crate::routing::table::ServerKind;
 
 /// How long a request waits until it may ask other servers whether they know a custom resource.
 const NOT_FOUND_RETRY_TIMEOUT: Duration = Duration::from_secs(1);
+/// How long a request waits until it may ask a newer server.
+const MISUNDERSTANDING_TIMEOUT: Duration = Duration::from_secs(1);
 /// How long a watch waits until it may ask other servers.
 const EXPIRED_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -78,6 +79,8 @@ pub(super) struct Tries<'a> {
     /// "No such resource" that counts ([`denials`]), the first one, and all servers that it came from.
     denial: AnswerOf,
     denying: Vec<SocketAddr>,
+    /// Of a server that does not understand the request.
+    not_understood: AnswerOf,
     /// A server failed for another reason, so it may serve the resource.
     contradicted: bool,
     expired: Option<Box<ExpiredWatch>>,
@@ -119,7 +122,7 @@ impl<'a> Tries<'a> {
         if let ExchangeFailure::Unsent(error) = &failure
             && *error.etype() == ErrorType::InvalidHTTPHeader
         {
-            return Err(unwritable(error));
+            return Err(Refusal::BadTarget);
         }
         context.meter.attempt_failed(&failure);
         // A server may close a connection that was used before at any time: it is asked again, on another one.
@@ -129,13 +132,14 @@ impl<'a> Tries<'a> {
             Some(_) if self.exclusive => Box::new(route.clone()),
             Some(watch) if watch.may_ask => {
                 let next = plan::after_expiry(context, &self.tried);
-                let ready = route.ready;
-                Box::new(Route {
-                    ready,
-                    ..next.ok_or(Refusal::Unreachable)?
-                })
+                let mut next = next.ok_or(Refusal::Unreachable)?;
+                next.ready = route.ready;
+                Box::new(next)
             }
             Some(_) => return Err(Refusal::Unreachable),
+            None if self.not_understood.is_some() => {
+                self.newer(context, route, &failure, upload).await?
+            }
             None => self.planned(context, &failure, upload).await?,
         };
         if next.address != route.address && self.may_leave().is_some() {
@@ -173,6 +177,9 @@ impl<'a> Tries<'a> {
                     self.turned_away = kept(answer);
                 }
                 ExchangeFailure::NoSuchResource(answer) => self.no_such_resource = kept(answer),
+                ExchangeFailure::NotUnderstood(answer) if self.not_understood.is_none() => {
+                    self.not_understood = kept(answer);
+                }
                 _ => {}
             }
         }
@@ -191,6 +198,32 @@ impl<'a> Tries<'a> {
         if is_frozen && !context.rerouted && self.no_such_resource.is_none() {
             self.left = Some(Box::new(route.clone()));
         }
+    }
+
+    /// The next newer server, after one did not understand the request.
+    async fn newer(
+        &mut self,
+        context: &'a RequestContext<'a>,
+        route: &Route,
+        failure: &ExchangeFailure,
+        upload: &Upload,
+    ) -> Result<Box<Route>, Refusal> {
+        let last = refusal(context, failure);
+        // The client decides how long the rest of its body takes.
+        if last == Refusal::FailedMaybeExecuted || !upload.is_read() || !upload.can_begin_again() {
+            return Err(last);
+        }
+        if self.exclusive {
+            return Ok(Box::new(route.clone()));
+        }
+        let acquiring = context.shared.limits.misunderstandings.acquire();
+        let permit = timeout(MISUNDERSTANDING_TIMEOUT, acquiring).await;
+        self.permit = Some(Box::new(permit.ok().and_then(Result::ok).ok_or(last)?));
+        let at = self.not_understood.as_ref().map_or(route, |kept| &kept.0);
+        let next = plan::after_misunderstanding(context, at, &self.tried);
+        let mut next = next.ok_or(last)?;
+        next.ready = route.ready;
+        Ok(Box::new(next))
     }
 
     /// The next route as it is planned.
@@ -219,7 +252,7 @@ impl<'a> Tries<'a> {
         if !upload.can_begin_again() {
             return Err(last);
         }
-        let planned = match plan::plan(context, &self.tried, Some(last)).1 {
+        let planned = match plan::next(context, &self.tried, last) {
             // All others have been asked. What this one would say stays unknown: others wait for the permit.
             Ok(next)
                 if may_be_known_elsewhere && shared.servers.frozen.is_suspected(next.address) =>
@@ -246,24 +279,22 @@ impl<'a> Tries<'a> {
         context: &RequestContext<'_>,
         refusal: Refusal,
     ) -> Option<(Route, Kept)> {
-        if let Some(ExpiredWatch {
-            expired,
-            from,
-            watch,
-            ..
-        }) = self.expired.take().map(|it| *it)
-        {
-            let metrics = &context.shared.metrics;
-            metrics.watches.expired(false);
-            watch.end_asking();
-            let kept = match (expired, watch.begun()) {
+        if let Some(it) = self.expired.take() {
+            context.shared.metrics.watches.expired(false);
+            it.watch.end_asking();
+            let kept = match (it.expired, it.watch.begun()) {
                 (Expired::Answer(answer), None) => Kept::Answer(answer),
                 (expired, begun) => {
                     let content_type = begun.and_then(Option::as_ref);
                     Kept::Event(expired_event(&expired, content_type))
                 }
             };
-            return Some((from, kept));
+            return Some((it.from, kept));
+        }
+        if refusal != Refusal::FailedMaybeExecuted
+            && let Some(kept) = self.not_understood.take()
+        {
+            return Some((kept.0, Kept::Answer(kept.1)));
         }
         let kept = match refusal {
             // A peer's proxy tries other servers itself.
@@ -296,7 +327,6 @@ impl ExpiredWatch {
 
     /// The server `route` does not serve the watch either.
     fn failed(&mut self, route: &Route, failure: &ExchangeFailure) {
-        self.watch.failed();
         if let (Expired::Answer(_), ExchangeFailure::Expired(Expired::Event(event))) =
             (&self.expired, failure)
         {
@@ -321,15 +351,6 @@ fn refusal(context: &RequestContext<'_>, failure: &ExchangeFailure) -> Refusal {
         failure if failure.maybe_executed() && !context.is_safe() => Refusal::FailedMaybeExecuted,
         _ => Refusal::Failed,
     }
-}
-
-/// The refusal of a request whose headers cannot be written.
-pub(super) fn unwritable(error: &Error) -> Refusal {
-    static LOG_RATE: LogRateLimit = LogRateLimit::new();
-    if let Some(left_out) = LOG_RATE.admit() {
-        tracing::warn!(error = %RedactedError(error), left_out, "request headers cannot be written");
-    }
-    Refusal::BadTarget
 }
 
 /// Whether the "no such resource" that `route` has led to counts.
@@ -376,21 +397,20 @@ fn report(context: &RequestContext<'_>, route: &Route, failure: &ExchangeFailure
             shared.local.doubt();
             LOG_RATE.admit()
         }
-        // The probe logs this once.
-        ExchangeFailure::Terminating(_) if is_local => None,
-        // It serves other resources, or the probe logs this.
-        ExchangeFailure::Unavailable(_) => None,
-        // Says nothing about other resources of the server.
-        ExchangeFailure::NotExecuted { of_resource: true } => LOG_RATE.admit(),
         // It answers as it should: its history does not reach back.
         ExchangeFailure::Expired(_) if !is_local => {
             shared.servers.health.answered(address);
             None
         }
-        ExchangeFailure::Expired(_) | ExchangeFailure::NotContinued => None,
-        ExchangeFailure::Unmerged => LOG_RATE.admit(),
-        // The cause may be on this side.
-        _ if is_local => LOG_RATE.admit(),
+        // It answers as it should, or the probe or whoever merges documents logs this.
+        ExchangeFailure::Terminating(_) if is_local => None,
+        ExchangeFailure::Unavailable(_)
+        | ExchangeFailure::NotUnderstood(_)
+        | ExchangeFailure::Expired(_)
+        | ExchangeFailure::NotContinued
+        | ExchangeFailure::Unmerged => None,
+        // The cause may be on this side, or it says nothing about other resources of the server.
+        _ if is_local || failure.is_no_such_resource() => LOG_RATE.admit(),
         _ => shared.servers.health.failed(address).then_some(0),
     };
     if refused && !is_local {

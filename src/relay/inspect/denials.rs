@@ -44,7 +44,8 @@ struct Denial {
 }
 
 impl Denials {
-    /// Whether the denial of `server` counts. `answer`: its header.
+    /// Whether the denial of `server`, of a kind, counts. `answer`: its header, in which a peer's proxy says that of its own.
+    /// Nothing counts about what nobody lists: discovery is read again then.
     pub fn counts(
         &self,
         snapshot: &Snapshot,
@@ -124,8 +125,8 @@ pub fn are_all(
         return false;
     };
     let denied_here = !holders.local || !local.initialized || denying.contains(&local.address);
-    let mut targets = holders.targets.iter();
-    let mut targets = targets.by_ref().filter_map(|it| snapshot.servers.get(*it));
+    let targets = holders.targets.iter();
+    let mut targets = targets.filter_map(|it| snapshot.servers.get(*it));
     let everything_known = snapshot.synced && snapshot.local_known && !snapshot.peer_unknown;
     denied_here
         && (rerouted
@@ -136,8 +137,11 @@ pub fn are_all(
 mod tests {
     use std::time::Duration;
 
+    use http::Method;
+
     use super::*;
     use crate::kube::gvr::GvrRef;
+    use crate::request::info;
 
     fn denial(resource: &str, named: bool) -> Denial {
         let name = GvrRef {
@@ -175,6 +179,36 @@ mod tests {
         assert!(!add("others", true, 1, Some(11), 13), "another resource");
         assert!(!add("tokenreviews", true, 2, Some(13), 14), "restarted");
         assert!(add("tokenreviews", true, 2, Some(15), 16));
+    }
+
+    #[test]
+    fn what_a_peers_proxy_says_of_its_own_denial_counts_only_for_a_listed_resource() {
+        let counts = |path, marked| {
+            let listed = denial("tokenreviews", false).resource;
+            let served = [Arc::unwrap_or_clone(listed)].into_iter().collect();
+            let snapshot = Snapshot::new(true, Vec::new(), Some(&served), Arc::default());
+            let server = ([10, 0, 0, 1], 6443).into();
+            let local = LocalServer {
+                address: server,
+                epoch: 1,
+                initialized: true,
+            };
+            let info = info::read(&Method::GET, path, None);
+            let mut answer = ResponseHeader::build(404, None).unwrap();
+            if marked {
+                answer.insert_header(NOT_EXECUTED, OF_RESOURCE).unwrap();
+            }
+            let server = (ServerKind::Proxied, server);
+            Denials::default().counts(&snapshot, local, &info, server, &answer)
+        };
+        assert!(counts("/apis/authentication.k8s.io/v1/tokenreviews", true));
+        assert!(!counts(
+            "/apis/authentication.k8s.io/v1/tokenreviews",
+            false
+        ));
+        assert!(!counts("/apis/authentication.k8s.io/v1/others", true));
+        // A discovery document.
+        assert!(!counts("/apis/authentication.k8s.io/v1", true));
     }
 
     #[test]

@@ -2,10 +2,11 @@
 //! the beginning of its body, and gives a verdict; the exchange reads, asks and waits.
 //!
 //! Answers that turn requests away ([`turned_away`]), "no such resource" ([`not_found`]) and when it is true
-//! ([`denials`]), and what a peer's proxy says of its own answer ([`not_executed`]).
+//! ([`denials`]), what only an older apiserver would say ([`not_understood`]), and what a peer's proxy says of its own answer ([`not_executed`]).
 
 pub mod denials;
 pub mod not_found;
+pub mod not_understood;
 pub mod turned_away;
 
 use http::{Method, StatusCode};

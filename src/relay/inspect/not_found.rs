@@ -9,7 +9,7 @@ use std::io::Read;
 use std::time::Duration;
 
 use flate2::read::GzDecoder;
-use http::header::{CONTENT_ENCODING, CONTENT_TYPE};
+use http::header::{CONTENT_ENCODING, CONTENT_TYPE, HeaderValue};
 use http::{HeaderMap, Method};
 use k8s_pb::apimachinery::pkg::apis::meta::v1 as protobuf;
 use k8s_pb::apimachinery::pkg::runtime::Unknown;
@@ -27,13 +27,8 @@ const TEXT: &[u8] = b"404 page not found";
 const MESSAGE: &str = "the server could not find the requested resource";
 /// The self-describe tag of CBOR.
 const CBOR: &[u8] = b"\xd9\xd9\xf7";
-/// In CBOR a key and its value are adjacent, each after its type and length.
-const CBOR_MESSAGES: [&[u8]; 4] = [
-    b"\x67message\x78\x30the server could not find the requested resource",
-    b"\x67message\x58\x30the server could not find the requested resource",
-    b"\x47message\x78\x30the server could not find the requested resource",
-    b"\x47message\x58\x30the server could not find the requested resource",
-];
+/// In CBOR a key and its value, of this length as a text or as bytes, are adjacent.
+const CBOR_KEYS: [&[u8]; 2] = [b"message\x78\x30", b"message\x58\x30"];
 
 /// What a 404 is about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -82,10 +77,7 @@ fn is_no_such_resource(headers: &HeaderMap, body: &[u8], exactly: bool) -> bool 
             return text == TEXT || (similar && !exactly);
         }
     };
-    match exactly {
-        true => status.is_some_and(|status| status.is_kube_apiservers()),
-        false => status.is_none_or(|status| status.is_about_no_object()),
-    }
+    status.map_or(!exactly, |status| status.says_no_such_resource(exactly))
 }
 
 /// The decisive fields of a `metav1.Status`.
@@ -97,43 +89,28 @@ struct Status {
     details: Option<Details>,
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
 struct Details {
-    #[serde(default)]
     name: String,
-    #[serde(default)]
     group: String,
-    #[serde(default)]
     kind: String,
 }
 
-impl Details {
-    fn names_nothing(&self) -> bool {
-        self.name.is_empty() && self.group.is_empty() && self.kind.is_empty()
-    }
-}
-
 impl Status {
-    /// Webhooks answer 404 with their own texts; those are not from the apiserver.
-    fn is_about_no_object(&self) -> bool {
-        let named = self
-            .details
-            .as_ref()
-            .is_some_and(|details| !details.name.is_empty());
-        let unknown = self
-            .message
-            .strip_prefix(MESSAGE)
+    fn says_no_such_resource(self, exactly: bool) -> bool {
+        let Details { name, group, kind } = self.details.unwrap_or_default();
+        let is_status = self.kind == "Status";
+        // Webhooks answer 404 with their own texts; those are not from the apiserver.
+        let added = self.message.strip_prefix(MESSAGE);
+        match exactly {
+            true => is_status && added == Some("") && [name, group, kind].concat().is_empty(),
             // client-go, which aggregating apiservers use, adds the request.
-            .is_some_and(|rest| rest.is_empty() || rest.starts_with(" ("));
-        self.kind != "Status" || (unknown && !named)
-    }
-
-    /// Exactly as kube-apiserver says it.
-    fn is_kube_apiservers(&self) -> bool {
-        let details = self.details.as_ref();
-        self.kind == "Status"
-            && self.message == MESSAGE
-            && details.is_none_or(Details::names_nothing)
+            false => {
+                let is_its = added.is_some_and(|added| added.is_empty() || added.starts_with(" ("));
+                !is_status || is_its && name.is_empty()
+            }
+        }
     }
 }
 
@@ -154,7 +131,9 @@ fn from_protobuf(body: &[u8]) -> Option<Status> {
 /// CBOR is searched, not parsed. A name that imitates the message only causes a 503.
 fn is_said_in_cbor(body: &[u8], exactly: bool) -> bool {
     match body.starts_with(CBOR) {
-        true => CBOR_MESSAGES.iter().any(|said| contains(body, said)),
+        true => CBOR_KEYS
+            .iter()
+            .any(|key| contains(body, &[key, MESSAGE.as_bytes()].concat())),
         false => !exactly,
     }
 }
@@ -178,14 +157,10 @@ fn decoded<'a>(headers: &HeaderMap, body: &'a [u8]) -> Option<Cow<'a, [u8]>> {
 }
 
 fn media_type(headers: &HeaderMap) -> Vec<u8> {
-    let value = headers
-        .get(CONTENT_TYPE)
-        .map_or(&b""[..], |value| value.as_bytes());
-    let media_type = value.split(|byte| *byte == b';').next();
-    media_type
-        .unwrap_or_default()
-        .trim_ascii()
-        .to_ascii_lowercase()
+    let value = headers.get(CONTENT_TYPE).map(HeaderValue::as_bytes);
+    let mut parts = value.unwrap_or_default().split(|byte| *byte == b';');
+    let media_type = parts.next().unwrap_or_default();
+    media_type.trim_ascii().to_ascii_lowercase()
 }
 
 pub(super) fn contains(haystack: &[u8], needle: &[u8]) -> bool {

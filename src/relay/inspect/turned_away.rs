@@ -1,6 +1,6 @@
 //! Recognises answers by which an apiserver turns a request away that another server may answer:
 //!
-//! | answer | requests | believed |
+//! | answer | requests | counts |
 //! |---|---|---|
 //! | 429 in plain text (`--shutdown-send-retry-after`), or 503 once the shutdown delay has passed: it is shutting down | all | of the local apiserver while its `/readyz` confirms it; of a native one by its text |
 //! | 429 "storage is (re)initializing", since 1.31, while it builds a watch cache | lists and watches | by its text |
@@ -64,8 +64,7 @@ pub fn is_possible(status: StatusCode) -> bool {
 
 /// Whether the body of an answer is worth reading.
 pub fn may_be(asking: &Asking<'_>, snapshot: &Snapshot, response: &ResponseHeader) -> bool {
-    is_possible(response.status)
-        && is_apiservers_own(asking, snapshot)
+    is_apiservers_own(asking, snapshot)
         && (may_shut_down(asking, response)
             || may_initialize(asking, response)
             || may_lack_etcd(asking, snapshot, response))
@@ -89,7 +88,7 @@ pub fn reason(
 }
 
 /// Whether nobody behind the apiserver can have given the answer.
-fn is_apiservers_own(asking: &Asking<'_>, snapshot: &Snapshot) -> bool {
+pub(super) fn is_apiservers_own(asking: &Asking<'_>, snapshot: &Snapshot) -> bool {
     let aggregated = |gvr: GvrRef<'_>| snapshot.custom.is_aggregated(gvr.group, gvr.version);
     !asking.info.is_proxied() && !asking.info.gvr().is_some_and(aggregated)
 }

@@ -5,22 +5,25 @@
 //! lists. A series is made when it is first needed; after that, counting takes one load of its place in an array, and
 //! no lock.
 
+use std::borrow::Cow;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU16, Ordering};
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Instant;
 
 use http::Method;
+use http::header::HeaderValue;
 use http::request::Parts;
 use prometheus::{Histogram, HistogramVec, IntCounter, IntCounterVec, Registry};
 
 use super::metrics::decimal;
-use crate::metrics::metrics;
+use crate::metrics::{labels, metrics};
 use crate::otlp::Tracer;
 use crate::otlp::context::{TRACEPARENT, TraceContext};
 use crate::otlp::span::OpenSpan;
-use crate::relay::outcome::ExchangeFailure;
+use crate::relay::outcome::{ExchangeFailure, Outcome};
 use crate::relay::upstream::RequestKind;
+use crate::request::caller::{Caller, ClientConnection};
 use crate::request::headers::set;
 use crate::request::info::{RequestInfo, Verb};
 use crate::routing::decide::Row;
@@ -36,27 +39,21 @@ const BUCKETS: [f64; 13] = [
 /// The `decision` of a request that the proxy answered before it came to the routing table.
 pub const NO_DECISION: &str = "none";
 
-/// Kinds of requests whose times can be compared with each other.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum VerbClass {
-    /// GET, HEAD and OPTIONS of anything but a collection.
-    Read,
-    /// GET and HEAD of a collection.
-    List,
-    /// All other methods.
-    Write,
-    /// Watches, followed logs, upgrades: what may stay open.
-    LongRunning,
+labels! {
+    /// Kinds of requests whose times can be compared with each other.
+    pub enum VerbClass {
+        /// GET, HEAD and OPTIONS of anything but a collection.
+        Read = "read",
+        /// GET and HEAD of a collection.
+        List = "list",
+        /// All other methods.
+        Write = "write",
+        /// Watches, followed logs, upgrades: what may stay open.
+        LongRunning = "long_running",
+    }
 }
 
 impl VerbClass {
-    /// The values of the label `verb_class`, in the order of declaration.
-    pub const NAMES: [&str; 4] = ["read", "list", "write", "long_running"];
-
-    fn name(self) -> &'static str {
-        Self::NAMES[self as usize]
-    }
-
     pub fn of(method: &Method, info: &RequestInfo<'_>, kind: RequestKind) -> Self {
         match *method {
             _ if kind != RequestKind::Short => VerbClass::LongRunning,
@@ -100,11 +97,10 @@ fn decision(row: Option<Row>) -> &'static str {
 
 metrics! {
     struct Families {
-        /// Requests by the row of the routing table that decided, by status code, and by whether they read something,
-        /// list, write, or may stay open as watches do. Counted when the answer begins.
+        /// Requests by the row of the routing table that decided first, counted when the answer begins.
         requests: IntCounterVec =
             counter_vec("kube_interop_proxy_requests_total", &["decision", "code", "verb_class"]),
-        /// Time from a request's header to the first byte of its answer, waiting for apiservers included.
+        /// Time from a request's header to the first byte of its answer, apiservers included.
         first_byte: HistogramVec =
             histogram_vec("kube_interop_proxy_time_to_first_byte_seconds", &["decision", "verb_class"], &BUCKETS),
     }
@@ -120,7 +116,7 @@ pub struct RequestMetrics {
 
 impl RequestMetrics {
     pub fn new(registry: &Registry) -> prometheus::Result<Self> {
-        let classes = DECISIONS * VerbClass::NAMES.len();
+        let classes = DECISIONS * VerbClass::ALL.len();
         Ok(Self {
             families: Families::new(registry)?,
             counters: (0..classes * CODE_VALUES)
@@ -156,7 +152,7 @@ impl RequestMetrics {
 }
 
 fn class_index(row: Option<Row>, class: VerbClass) -> usize {
-    row.map_or(0, |row| 1 + row as usize) * VerbClass::NAMES.len() + class as usize
+    row.map_or(0, |row| 1 + row as usize) * VerbClass::ALL.len() + class as usize
 }
 
 /// One request: counts it once, and keeps its span if it is sampled.
@@ -169,7 +165,7 @@ pub struct RequestMeter<'a> {
     /// The code of the answer once it has begun; 0 before.
     code: AtomicU16,
     /// Set if the request is sampled.
-    span: Option<Box<RequestSpan<'a>>>,
+    span: Option<Box<RequestSpan>>,
 }
 
 impl<'a> RequestMeter<'a> {
@@ -178,7 +174,7 @@ impl<'a> RequestMeter<'a> {
         started: Instant,
         row: Option<Row>,
         class: VerbClass,
-        span: Option<Box<RequestSpan<'a>>>,
+        span: Option<Box<RequestSpan>>,
     ) -> Self {
         Self {
             started,
@@ -190,27 +186,18 @@ impl<'a> RequestMeter<'a> {
         }
     }
 
-    /// Whether the request is sampled.
-    pub fn is_traced(&self) -> bool {
-        self.span.is_some()
-    }
-
     /// The request is sent to this server.
     pub fn attempt(&self, server: SocketAddr) {
         if let Some(span) = &self.span {
-            let mut state = lock(&span.state);
-            state.attempts += 1;
-            state.target = Some(server);
             let server = server.to_string();
-            state.span.event("attempt", "server.address", &server);
+            lock(&span.open).event("attempt", "server.address", &server);
         }
     }
 
     /// That server could not answer.
     pub fn attempt_failed(&self, failure: &ExchangeFailure) {
         if let Some(span) = &self.span {
-            let mut state = lock(&span.state);
-            state.span.event("attempt failed", "reason", failure.name());
+            lock(&span.open).event("attempt failed", "reason", failure.name());
         }
     }
 
@@ -231,51 +218,50 @@ impl<'a> RequestMeter<'a> {
         if code.is_none() {
             self.metrics.count(self.row, self.class, None);
         }
-        let Some(span) = self.span else {
-            return;
-        };
-        let RequestSpan { tracer, state } = *span;
-        let State {
-            mut span,
-            attempts,
-            target,
-        } = state.into_inner().unwrap_or_else(PoisonError::into_inner);
-        span.text("kube_interop_proxy.decision", decision(self.row));
-        span.text("kube_interop_proxy.verb_class", self.class.name());
-        span.number("kube_interop_proxy.attempts", attempts);
-        if let Some(target) = target {
-            span.text("kube_interop_proxy.target", &target.to_string());
+        if let Some(span) = self.span {
+            span.ended(self.row, self.class, code, refusal);
         }
-        if let Some(refusal) = refusal {
-            span.text("kube_interop_proxy.refusal", refusal);
-        }
-        if let Some(code) = code {
-            span.number("http.response.status_code", code.into());
-        }
-        let failed = code.is_some_and(|code| code >= 500);
-        tracer.ended(span, failed);
+    }
+
+    /// The answer to a watch has begun. Its span, if it is sampled, ends with the result.
+    pub fn watch_begun(mut self) -> Option<WatchSpan> {
+        let span = self.span.take().map(|span| WatchSpan {
+            span,
+            row: self.row,
+            class: self.class,
+            code: Some(self.code.load(Ordering::Relaxed)),
+        });
+        self.ended(None);
+        span
     }
 }
 
-/// An open span.
-pub struct RequestSpan<'a> {
-    tracer: &'a Tracer,
+/// The span of a watch whose answer has begun.
+pub struct WatchSpan {
+    span: Box<RequestSpan>,
+    row: Option<Row>,
+    class: VerbClass,
+    code: Option<u16>,
+}
+
+impl WatchSpan {
+    pub fn ended(self) {
+        self.span.ended(self.row, self.class, self.code, None);
+    }
+}
+
+/// The span of a request, and where it goes at its end.
+pub struct RequestSpan {
+    tracer: Arc<Tracer>,
     /// Never contended: one task serves a request.
-    state: Mutex<State>,
+    open: Mutex<OpenSpan>,
 }
 
-struct State {
-    span: OpenSpan,
-    attempts: i64,
-    /// The server that was tried last.
-    target: Option<SocketAddr>,
-}
-
-impl<'a> RequestSpan<'a> {
+impl RequestSpan {
     /// Begins a span if the request is sampled. `trusted`: its `traceparent` decides that. Then `header` tells the next
     /// server to continue it; otherwise its `traceparent` passes as it came. Boxed: few requests have one.
     pub fn begin(
-        tracer: &'a Tracer,
+        tracer: &Arc<Tracer>,
         trusted: bool,
         header: &mut Parts,
         path: &str,
@@ -292,26 +278,72 @@ impl<'a> RequestSpan<'a> {
             // Without room for it the request would be refused as too large in any case.
             let _ = set(&mut header.headers, TRACEPARENT, value);
         }
-        let state = Mutex::new(State {
-            span,
-            attempts: 0,
-            target: None,
-        });
-        Some(Box::new(Self { tracer, state }))
+        let (tracer, open) = (tracer.clone(), Mutex::new(span));
+        Some(Box::new(Self { tracer, open }))
+    }
+
+    fn ended(self, row: Option<Row>, class: VerbClass, code: Option<u16>, refusal: Option<&str>) {
+        let Self { tracer, open } = self;
+        let mut span = open.into_inner().unwrap_or_else(PoisonError::into_inner);
+        span.text("kube_interop_proxy.decision", decision(row));
+        span.text("kube_interop_proxy.verb_class", class.name());
+        if let Some(refusal) = refusal {
+            span.text("kube_interop_proxy.refusal", refusal);
+        }
+        if let Some(code) = code {
+            span.number("http.response.status_code", code.into());
+        }
+        let failed = code.is_some_and(|code| code >= 500);
+        tracer.ended(span, failed);
     }
 }
 
-fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
-    state.lock().unwrap_or_else(PoisonError::into_inner)
+fn lock(span: &Mutex<OpenSpan>) -> MutexGuard<'_, OpenSpan> {
+    span.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Names standard methods. Clients choose any others.
-fn known(method: &Method) -> &'static str {
-    const STANDARD: [&str; 8] = [
-        "GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "CONNECT",
-    ];
-    let known = STANDARD.into_iter().find(|known| *known == method.as_str());
-    known.unwrap_or("other")
+fn known(method: &Method) -> &str {
+    match method.as_str() {
+        known @ ("GET" | "HEAD" | "POST" | "PUT" | "PATCH" | "DELETE" | "OPTIONS" | "CONNECT") => {
+            known
+        }
+        _ => "other",
+    }
+}
+
+/// What the access log says of a request, besides its caller and how it ended.
+pub struct AccessEntry<'a> {
+    pub user: Option<HeaderValue>,
+    pub decision: Option<&'static str>,
+    pub refusal: Option<&'static str>,
+    pub method: Method,
+    pub path: Cow<'a, str>,
+}
+
+impl AccessEntry<'_> {
+    /// For a watch, which ends when its request is gone.
+    pub fn into_owned(self) -> AccessEntry<'static> {
+        AccessEntry {
+            path: self.path.into_owned().into(),
+            ..self
+        }
+    }
+
+    pub fn log(&self, client: &ClientConnection, caller: &Caller, result: Outcome) {
+        tracing::info!(
+            target: "access",
+            client = ?client.address,
+            caller = caller.name(),
+            user = self.user.as_ref().map(tracing::field::debug),
+            decision = self.decision,
+            refusal = self.refusal,
+            method = %self.method,
+            path = &*self.path,
+            ?result,
+            "request"
+        );
+    }
 }
 
 #[cfg(test)]
@@ -367,13 +399,7 @@ mod tests {
         let registry = Registry::new();
         let metrics = RequestMetrics::new(&registry).unwrap();
         let rows = Row::ALL.into_iter().map(Some).chain([None]);
-        let classes = [
-            VerbClass::Read,
-            VerbClass::List,
-            VerbClass::Write,
-            VerbClass::LongRunning,
-        ];
-        let each = rows.flat_map(|row| classes.map(|class| (row, class)));
+        let each = rows.flat_map(|row| VerbClass::ALL.map(|class| (row, class)));
         for (row, class) in each.clone() {
             for code in [Some(101), Some(200), Some(504), Some(599), None] {
                 metrics.count(row, class, code);

@@ -7,7 +7,6 @@ use crate::kube::gvr::Gvr;
 use crate::metrics::metrics;
 use crate::relay::answer::Refusal;
 use crate::relay::client::unread::UnreadMetrics;
-use crate::relay::documents::DocumentMetrics;
 use crate::relay::outcome::ExchangeFailure;
 use crate::watches::metrics::WatchMetrics;
 
@@ -20,7 +19,7 @@ metrics! {
     /// Counters of requests. Handles for the request path are made once.
     pub struct Metrics {
         /// Requests rerouted to a peer because the local apiserver cannot serve the resource, or not in the version asked
-        /// for, by the status code that the client got; 503 also if no server could be reached (KEP-4020).
+        /// for (KEP-4020); with 503 also if no server could be reached.
         rerouted: IntCounterVec =
             counter_vec("kubernetes_apiserver_rerouted_request_total", &["code", "group", "version", "resource"]),
         /// Answers that the proxy gave itself, by reason.
@@ -28,8 +27,7 @@ metrics! {
             counters("kube_interop_proxy_refusals_total", "reason", Refusal::ALL.map(Refusal::name)),
         /// Times that a request went on to another server, by what was wrong with the one before.
         failovers: IntCounterVec = counter_vec("kube_interop_proxy_failovers_total", &["reason"]),
-        /// Requests that a peer was asked for and could not answer, by how they ended: another server answered (answered),
-        /// or the proxy did (refused).
+        /// Requests that a peer could not answer: another server did (answered), or the proxy (refused).
         failed_reroutes: [IntCounter; 2] =
             counters("kube_interop_proxy_failed_reroutes_total", "result", ["refused", "answered"]),
         /// Answers to requests with X-Kubernetes-If-Ready, by the value of X-Kubernetes-Ready (KEP-3028).
@@ -37,18 +35,22 @@ metrics! {
             counters("kube_interop_proxy_if_ready_answers_total", "ready", ["false", "true"]),
         /// Requests and the time until their answers begin.
         pub requests: RequestMetrics,
-        /// Requests that were sent to an apiserver and are not answered completely, without long-running ones.
+        /// Short requests that were sent to an apiserver and are not answered completely.
         pub in_flight: IntGauge = gauge("kube_interop_proxy_requests_in_flight"),
         /// Headers removed because only peers may send them.
         pub rejected_headers: IntCounter = counter("kube_interop_proxy_rejected_headers_total"),
-        /// Time that the proxy itself took for a request: waiting for apiservers, clients and bodies left out.
+        /// Time that the proxy itself took for a request, without waiting for others.
         pub own_time: Histogram = histogram("kube_interop_proxy_own_duration_seconds", &OWN_TIME),
         /// Long-running requests that are open.
         pub long_running: IntGauge = gauge("kube_interop_proxy_long_running_requests"),
         /// Open long-running requests that began during the drain. They end last.
         pub late_long_running: IntGauge = gauge("kube_interop_proxy_drain_late_requests"),
-        /// Discovery documents.
-        pub documents: DocumentMetrics,
+        /// Open reads at another server because of a policy or a User-Agent: at most 100 short and 1000 long-running ones.
+        pub moved: [IntGauge; 2] = gauges("kube_interop_proxy_reads_by_version", "kind", ["short", "long_running"]),
+        /// Requests that did not get the version of a policy or a User-Agent: too many reads are there (load), or no
+        /// server of it is ready (not_ready).
+        pub class_left: [IntCounter; 2] =
+            counters("kube_interop_proxy_version_class_left_total", "reason", ["load", "not_ready"]),
         /// What clients leave unread.
         pub unread: UnreadMetrics,
         /// Watches and the drain.
@@ -69,10 +71,7 @@ impl Metrics {
 
     /// The proxy answered by itself.
     pub fn refused(&self, refusal: Refusal) {
-        let mut counters = Refusal::ALL.iter().zip(&self.refusals);
-        if let Some((_, counter)) = counters.find(|(other, _)| **other == refusal) {
-            counter.inc();
-        }
+        self.refusals[refusal as usize].inc();
     }
 
     /// A request goes on to another server. `custom`: it is about a custom resource.

@@ -10,33 +10,27 @@ use std::time::Duration;
 
 use http::Method;
 
-use super::{Patience, Planning, Route};
+use super::{Planning, Route};
 use crate::config::{DiscoveryMode, Unsynced};
 use crate::discovery::fallback::{lacking, unread};
-use crate::discovery::newest::targets_of;
+use crate::discovery::newest::{newer_targets, targets_of};
 use crate::discovery::peer_discovery::{PeerDiscovery, PeerListing};
 use crate::discovery::peer_union::PeerUnion;
 use crate::kube::discovery::DiscoveryDocument;
-use crate::kube::gvr::{GroupVersion, Gvr};
 use crate::relay::answer::Refusal;
-use crate::relay::context::RequestContext;
-use crate::relay::documents::{DocumentOutcome, Overlay, UNKEPT};
+use crate::relay::documents::{Overlay, UNKEPT};
+use crate::relay::plan::RequestContext;
 use crate::relay::upstream::health::TRIAL;
 use crate::request::info::Target;
-use crate::routing::decide::NoSuchResource;
+use crate::routing::decide::{NoSuchResource, Peers};
 use crate::routing::table::Server;
 
-/// How long a peer may take to begin the list of resources of a group version that the local apiserver lacks. A client
-/// asks for all of them before a command, some of them one after the other and again and again, and goes on without one.
-/// For a peer that has failed and not answered since, requests wait for a short part of each second only.
-const PATIENCE: Patience = Patience {
-    least: Duration::from_millis(500),
-    most: Duration::from_secs(3),
-};
-const SUSPECTS_PATIENCE: Patience = Patience {
-    least: TRIAL,
-    most: TRIAL,
-};
+/// How long a peer may take to begin the list of resources of a group version that the local apiserver lacks: four times
+/// as long as the request has taken so far, within these bounds. A client asks for all of them before a command, some of
+/// them one after the other and again and again, and goes on without one. For a peer that has failed and not answered
+/// since, requests wait for a short part of each second only ([`TRIAL`]).
+const LEAST_PATIENCE: Duration = Duration::from_millis(500);
+const MOST_PATIENCE: Duration = Duration::from_secs(3);
 
 /// The route of a discovery document, or the refusal; `None`: it is served like any other request without a resource.
 /// `last`: as for [`super::plan`].
@@ -76,17 +70,10 @@ pub(super) fn plan(
         request,
     };
     let newer = match is_newest {
-        true => document.peer_discovery.newer(snapshot),
+        true => newer_targets(document.peer_discovery.local.as_ref(), snapshot),
         false => Vec::new(),
     };
-    let passes = match is_newest {
-        true => document.sure && newer.is_empty(),
-        false => document.sure && !document.adds && !document.adds_own(),
-    };
-    if passes {
-        if last.is_none() {
-            shared.metrics.documents.count(DocumentOutcome::Passed);
-        }
+    if document.sure && newer.is_empty() && !document.adds && !document.adds_own() {
         return None;
     }
     let route = document.route(&newer);
@@ -155,35 +142,42 @@ impl Document<'_> {
         let snapshot = self.planning.snapshot;
         let targets = &snapshot.targets;
         let holders = match self.request.group_version() {
-            Some(of) if !self.is_newest && (self.adds || !self.sure) => {
-                targets_of(snapshot, &of.group, &of.version)
-            }
+            Some(of) if !self.is_newest && (self.adds || !self.sure) => targets_of(snapshot, of),
             _ => Vec::new(),
-        };
-        // Any other document may have a CRD's resource in place of what `holders` serve.
-        let hides_anothers = || match &self.request {
-            DiscoveryDocument::Resources(of) => snapshot.may_hide_anothers(of),
-            _ => false,
         };
         let route = if self.is_newest {
             let mut newer = newer.iter().filter_map(|index| self.to_peer(&[*index]));
             let others = || self.to_peer(targets).filter(|_| !self.sure);
             newer.next().or_else(others).or_else(|| self.local())
+        } else if self.hides_anothers() {
+            self.to_peer(&holders)
         } else if self.sure {
             self.local().or_else(|| self.to_peer(&holders))
-        } else if hides_anothers() {
-            self.to_peer(&holders)
-        } else if holders.is_empty() {
-            self.to_peer(targets).or_else(|| self.local())
         } else {
-            self.to_peer(&holders).or_else(|| self.local())
+            let peers = if holders.is_empty() {
+                targets
+            } else {
+                &holders
+            };
+            self.to_peer(peers).or_else(|| self.local())
         }?;
         // Only listed names become label values, not names that a client made up.
         let listed = self.request.group_version().filter(|_| !holders.is_empty());
         Some(Route {
-            rerouted_as: listed.map(name).map(Arc::new),
+            rerouted_as: listed.map(|of| Arc::new(of.gvr(""))),
             ..route
         })
+    }
+
+    /// Whether only servers that serve it themselves may give it. The document of any other may have a CRD's resource in place
+    /// of theirs, and nothing is known that could take its place there.
+    fn hides_anothers(&self) -> bool {
+        let DiscoveryDocument::Resources(of) = &self.request else {
+            return false;
+        };
+        let listing = self.peer_discovery.lists(&of.group, &of.version);
+        (!self.sure || listing == PeerListing::Stale)
+            && self.planning.snapshot.may_hide_anothers(of)
     }
 
     fn local(&self) -> Option<Route> {
@@ -195,13 +189,16 @@ impl Document<'_> {
     }
 
     fn to_peer(&self, indices: &[usize]) -> Option<Route> {
-        let server = self.planning.server(indices, None, None)?;
+        let server = self.planning.server(Peers::any(indices))?;
         let health = &self.planning.context.shared.servers.health;
         let of_one = matches!(self.request, DiscoveryDocument::Resources(_));
         let patience = match self.sure && !self.is_newest && of_one {
             false => None,
-            true if !health.is_suspect(server.endpoint) => Some(PATIENCE),
-            true if health.may_be_waited_for(server.endpoint) => Some(SUSPECTS_PATIENCE),
+            true if !health.is_suspect(server.endpoint) => {
+                let so_far = self.planning.context.meter.started.elapsed();
+                Some((4 * so_far).clamp(LEAST_PATIENCE, MOST_PATIENCE))
+            }
+            true if health.may_be_waited_for(server.endpoint) => Some(TRIAL),
             true => return None,
         };
         let route = Route {
@@ -276,24 +273,8 @@ impl Document<'_> {
         match (self.request.group_version(), last) {
             // The apiserver's own answer passes.
             (_, Some(Refusal::Terminating)) => Refusal::Terminating,
-            (Some(of), _) => {
-                let listing = self.peer_discovery.lists(&of.group, &of.version);
-                if listing == PeerListing::Stale {
-                    let metrics = &self.planning.context.shared.metrics;
-                    metrics.documents.count(DocumentOutcome::Stale);
-                }
-                Refusal::NoDocument
-            }
+            (Some(_), _) => Refusal::NoDocument,
             (None, last) => last.unwrap_or(Refusal::Unreachable),
         }
-    }
-}
-
-fn name(of: &GroupVersion) -> Gvr {
-    Gvr {
-        group: of.group.clone(),
-        version: of.version.clone(),
-        resource: String::new(),
-        subresource: String::new(),
     }
 }

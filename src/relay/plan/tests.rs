@@ -1,6 +1,7 @@
 use std::collections::BTreeSet;
 
 use super::*;
+use crate::relay::upstream::health::Health;
 
 fn server(last: u8) -> Server {
     Server {
@@ -10,7 +11,14 @@ fn server(last: u8) -> Server {
 }
 
 fn chosen(servers: &[Server], seed: u64, health: &Health) -> Option<SocketAddr> {
-    choose(servers.iter(), None, seed, health).map(|server| server.endpoint)
+    choose(servers.iter(), Peers::default(), seed, health).map(|server| server.endpoint)
+}
+
+fn asking(version: &str) -> Peers<'static> {
+    Peers {
+        wanted: version.parse().ok().map(Wanted::Version),
+        ..Peers::default()
+    }
 }
 
 #[test]
@@ -78,7 +86,7 @@ async fn a_better_version_comes_first_even_from_the_unhealthy() {
     let mut left = servers.to_vec();
     let mut order = Vec::new();
     health.failed(servers[2].endpoint);
-    while let Some(next) = choose(left.iter(), "1.32".parse().ok(), 7, &health) {
+    while let Some(next) = choose(left.iter(), asking("1.32"), 7, &health) {
         let endpoint = next.endpoint;
         order.push(endpoint.ip().to_string());
         left.retain(|server| server.endpoint != endpoint);
@@ -87,10 +95,38 @@ async fn a_better_version_comes_first_even_from_the_unhealthy() {
     assert_eq!(order.len(), 5);
     // What does not fit is all alike: connections spread.
     let all: BTreeSet<_> = (0..100)
-        .filter_map(|seed| choose(servers.iter(), "1.34".parse().ok(), seed, &health))
+        .filter_map(|seed| choose(servers.iter(), asking("1.34"), seed, &health))
         .map(|server| server.endpoint)
         .collect();
     assert_eq!(all.len(), 4);
+}
+
+#[tokio::test]
+async fn a_policy_falls_through_to_the_next_version_where_nobody_is_healthy() {
+    let of = |last, version: &str| Server {
+        version: version.parse().ok(),
+        ..server(last)
+    };
+    let servers = [of(1, "1.31"), of(2, "1.31"), of(3, "1.32")];
+    let health = Health::default();
+    let first = |health: &Health, ready| {
+        let peers = Peers {
+            wanted: Some(Wanted::Oldest),
+            ready,
+            ..Peers::default()
+        };
+        let chosen = choose(servers.iter(), peers, 7, health);
+        chosen.map(|server| server.endpoint)
+    };
+    let all = servers.each_ref().map(|server| server.endpoint);
+    assert_ne!(first(&health, true), Some(all[2]));
+    health.failed(all[0]);
+    assert_eq!(first(&health, true), Some(all[1]));
+    health.failed(all[1]);
+    assert_eq!(first(&health, true), Some(all[2]));
+    health.failed(all[2]);
+    assert_eq!(first(&health, true), None);
+    assert!(first(&health, false) < Some(all[2]), "the policy's order");
 }
 
 const PODS: &str = "/api/v1/pods";

@@ -1,46 +1,58 @@
-//! Remembers peers that failed: they are tried last until they answer again.
+//! Servers in doubt: peers that failed, and servers that are alive on TCP and answer nothing (stopped, swapped out, or cut
+//! off). Written by requests and by [`crate::relay::recovery`], which asks these servers until they answer. Read by requests
+//! without locks, when one of several servers is chosen.
 //!
-//! Written by requests whose exchange failed or was answered, and by [`run`], which asks a failed peer again after
-//! pauses that grow with each failure, and forgets those that are no targets. Read without locks when one of several
-//! peers is chosen.
+//! A peer that failed is tried last until it answers again.
+//!
+//! A request that has waited for `TICKS` has its server asked. One from which nothing comes is suspected to be frozen. New
+//! requests go to other servers then, if others can serve them, and reads that wait for it are given up and sent to
+//! another server, once each. Watches, writes and upgraded connections stay: a wrong suspicion does no harm.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use http::{HeaderMap, StatusCode};
+use hashbrown::HashMap;
 use tokio::sync::Notify;
-use tokio::time::Instant;
+use tokio::task::yield_now;
+use tokio::time::{Instant, sleep, sleep_until};
 
-use crate::client::{ClientMaker, MakerError};
-use crate::config::Config;
-use crate::local::probe::says_it_shuts_down;
 use crate::retry::Backoff;
-use crate::routing::table::{Server, Snapshot};
-use crate::tls::credentials::Current;
 
 const BACKOFF: Backoff = Backoff {
     first: Duration::from_secs(1),
     longest: Duration::from_secs(30),
-    jitter: 0.5,
 };
-/// Longest wait for the answer of a failed peer.
-const TIMEOUT: Duration = Duration::from_secs(3);
 /// How long requests may begin to wait for a failed peer that can do without it, and how often.
 pub const TRIAL: Duration = Duration::from_millis(100);
 const TRIALS: Duration = Duration::from_secs(1);
 
+/// What is known of servers, replaced as a whole.
+type ByAddress<T> = ArcSwap<HashMap<SocketAddr, T>>;
+
+/// Returns what was known before.
+fn change<T: Clone>(
+    servers: &ByAddress<T>,
+    change: impl Fn(&mut HashMap<SocketAddr, T>),
+) -> Arc<HashMap<SocketAddr, T>> {
+    servers.rcu(|before| {
+        let mut after = HashMap::clone(before);
+        change(&mut after);
+        after
+    })
+}
+
 /// Peers that have failed and not answered since.
 #[derive(Debug, Default)]
 pub struct Health {
-    suspects: ArcSwap<Vec<Suspect>>,
+    suspects: ByAddress<Suspect>,
     changed: Notify,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy)]
 struct Suspect {
-    address: SocketAddr,
     failures: u32,
     /// When it is asked again.
     again: Instant,
@@ -51,29 +63,7 @@ struct Suspect {
 impl Health {
     /// Whether the peer has failed and not answered since.
     pub fn is_suspect(&self, address: SocketAddr) -> bool {
-        let suspects = self.suspects.load();
-        suspects.iter().any(|suspect| suspect.address == address)
-    }
-
-    /// Whether a request that can do without the peer may wait for it. Once it has failed, those that begin in the first
-    /// [`TRIAL`] of a second may.
-    pub fn may_be_waited_for(&self, address: SocketAddr) -> bool {
-        let now = Instant::now();
-        let suspects = self.suspects.load();
-        let Some(suspect) = suspects.iter().find(|it| it.address == address) else {
-            return true;
-        };
-        if let Some(begun) = suspect.trial.filter(|begun| now < *begun + TRIALS) {
-            return now < begun + TRIAL;
-        }
-        self.suspects.rcu(|suspects| {
-            let mut suspects = suspects.to_vec();
-            for suspect in suspects.iter_mut().filter(|it| it.address == address) {
-                suspect.trial = Some(now);
-            }
-            suspects
-        });
-        true
+        self.suspects.load().contains_key(&address)
     }
 
     /// Whether any peer has.
@@ -81,62 +71,71 @@ impl Health {
         !self.suspects.load().is_empty()
     }
 
+    /// Whether a request that can do without the peer may wait for it. Once it has failed, those that begin in the first
+    /// [`TRIAL`] of a second may.
+    pub fn may_be_waited_for(&self, address: SocketAddr) -> bool {
+        let now = Instant::now();
+        let trial = match self.suspects.load().get(&address) {
+            None => return true,
+            Some(suspect) => suspect.trial.filter(|begun| now < *begun + TRIALS),
+        };
+        if let Some(begun) = trial {
+            return now < begun + TRIAL;
+        }
+        change(&self.suspects, |suspects| {
+            if let Some(suspect) = suspects.get_mut(&address) {
+                suspect.trial = Some(now);
+            }
+        });
+        true
+    }
+
     /// The peer could not answer. Many requests may notice that at the same time: within a pause they count once.
     /// Returns whether this is the first failure.
     pub fn failed(&self, address: SocketAddr) -> bool {
         let now = Instant::now();
-        let before = self.suspects.rcu(|suspects| {
-            let before = suspects.iter().find(|suspect| suspect.address == address);
-            let (failures, trial) = match before {
-                Some(suspect) if now < suspect.again => return suspects.clone(),
-                Some(suspect) => (suspect.failures.saturating_add(1), suspect.trial),
-                None => (1, None),
-            };
-            let others = suspects.iter().filter(|suspect| suspect.address != address);
-            let suspect = Suspect {
-                address,
-                failures,
-                again: now + BACKOFF.random_pause(failures),
-                trial,
-            };
-            Arc::new(others.copied().chain([suspect]).collect())
+        let before = change(&self.suspects, |suspects| {
+            let suspect = suspects.entry(address).or_insert(Suspect {
+                failures: 0,
+                again: now,
+                trial: None,
+            });
+            if now >= suspect.again {
+                suspect.failures = suspect.failures.saturating_add(1);
+                suspect.again = now + BACKOFF.random_pause(suspect.failures);
+            }
         });
         self.changed.notify_one();
-        !before.iter().any(|suspect| suspect.address == address)
+        !before.contains_key(&address)
     }
 
     /// The peer answered.
     pub fn answered(&self, address: SocketAddr) {
-        if !self.is_suspect(address) {
-            return;
-        }
-        let before = self.forget(|suspect| suspect == address);
-        if before.iter().any(|suspect| suspect.address == address) {
+        if self.is_suspect(address) {
+            change(&self.suspects, |suspects| {
+                suspects.remove(&address);
+            });
             tracing::info!(peer = %address, "the peer answers again");
         }
     }
 
-    /// Returns the suspects before.
-    fn forget(&self, gone: impl Fn(SocketAddr) -> bool) -> Arc<Vec<Suspect>> {
-        self.suspects.rcu(|suspects| {
-            let left = suspects.iter().filter(|suspect| !gone(suspect.address));
-            left.copied().collect::<Vec<_>>()
-        })
-    }
-
-    fn next(&self) -> Option<Suspect> {
-        let suspects = self.suspects.load();
-        suspects.iter().min_by_key(|suspect| suspect.again).copied()
+    /// Forgets those that are no targets: when one is again, what failed before says nothing of it.
+    pub fn keep(&self, are_targets: impl Fn(SocketAddr) -> bool) {
+        change(&self.suspects, |suspects| {
+            suspects.retain(|address, _| are_targets(*address));
+        });
     }
 
     /// Resolves when a suspect is to be asked again.
-    async fn due(&self) -> SocketAddr {
+    pub async fn due(&self) -> SocketAddr {
         loop {
             let changed = self.changed.notified();
-            match self.next() {
+            let suspects = self.suspects.load_full();
+            let times = suspects.iter().map(|(address, it)| (it.again, *address));
+            match times.min() {
                 None => changed.await,
-                Some(suspect) => tokio::select! {
-                    () = tokio::time::sleep_until(suspect.again) => return suspect.address,
+                Some((again, address)) => tokio::select! {
+                    () = sleep_until(again) => return address,
                     () = changed => {}
                 },
             }
@@ -144,42 +143,171 @@ impl Health {
     }
 }
 
-/// Asks failed peers until they answer or are gone. Runs until dropped.
-pub async fn run(maker: Arc<ClientMaker>, health: Arc<Health>, snapshot: Arc<ArcSwap<Snapshot>>) {
-    loop {
-        let address = health.due().await;
-        let snapshot = snapshot.load_full();
-        let target = |address| move |it: &Server| it.endpoint == address && it.target;
-        let is_target = |address| snapshot.servers.iter().any(target(address));
-        // When it becomes one again, what failed before says nothing of it.
-        health.forget(|suspect| !is_target(suspect));
-        if is_target(address) {
-            match answers(&maker, address).await {
-                true => health.answered(address),
-                false => drop(health.failed(address)),
-            }
-        }
+/// How often requests that wait look at their server.
+const TICK: Duration = Duration::from_millis(200);
+/// A request that has waited for so many ticks has its server asked.
+const TICKS: usize = 4;
+/// Servers that are suspected to be frozen, or asked whether they are.
+#[derive(Debug, Default)]
+pub struct FrozenServers {
+    asked: ByAddress<Arc<Asked>>,
+    /// One is to be asked.
+    new: Notify,
+}
+
+/// A server that is asked.
+#[derive(Debug)]
+pub struct Asked {
+    pub address: SocketAddr,
+    pub suspected: AtomicBool,
+    /// It has answered another request.
+    pub heard: Notify,
+    begun: AtomicBool,
+}
+
+impl Asked {
+    pub fn is_suspected(&self) -> bool {
+        self.suspected.load(Ordering::Relaxed)
     }
 }
 
-/// Whether the peer would answer a request: a proxy answers 503 for an apiserver that is not ready, and an apiserver
-/// may give any answer except that it is shutting down.
-async fn answers(maker: &Arc<ClientMaker>, address: SocketAddr) -> bool {
-    let answer = maker.client(address).get("/readyz", &[]).await;
-    answer.is_ok_and(|answer| {
-        answer.status != StatusCode::SERVICE_UNAVAILABLE && !says_it_shuts_down(&answer)
-    })
+impl FrozenServers {
+    /// Whether nothing comes from the server.
+    pub fn is_suspected(&self, address: SocketAddr) -> bool {
+        let asked = self.asked.load();
+        asked.get(&address).is_some_and(|it| it.is_suspected())
+    }
+
+    /// The servers from which nothing comes.
+    pub fn suspected(&self) -> Vec<SocketAddr> {
+        let asked = self.asked.load();
+        let suspected = asked.values().filter(|it| it.is_suspected());
+        suspected.map(|it| it.address).collect()
+    }
+
+    /// The server has answered a request.
+    pub fn heard(&self, address: SocketAddr) {
+        if let Some(asked) = self.asked.load().get(&address) {
+            asked.heard.notify_one();
+        }
+    }
+
+    /// For a request that waits for the server from now on: resolves when it is suspected and `elsewhere` says that
+    /// another server can be asked.
+    pub async fn is_to_be_left(
+        &self,
+        address: SocketAddr,
+        ticker: &Arc<Ticker>,
+        elsewhere: impl Fn() -> bool,
+    ) {
+        let mut pause = TICKS;
+        loop {
+            for _ in 0..pause {
+                ticker.tick().await;
+            }
+            pause = match self.is_suspected(address) {
+                true if elsewhere() => return,
+                true => TICKS,
+                false => {
+                    self.ask(address);
+                    1
+                }
+            };
+        }
+    }
+
+    fn ask(&self, address: SocketAddr) {
+        if !self.asked.load().contains_key(&address) {
+            change(&self.asked, |asked| {
+                asked.entry(address).or_insert_with(|| {
+                    Arc::new(Asked {
+                        address,
+                        suspected: AtomicBool::new(false),
+                        heard: Notify::new(),
+                        begun: AtomicBool::new(false),
+                    })
+                });
+            });
+            self.new.notify_one();
+        }
+    }
+
+    /// Resolves to servers that nobody asks yet. For one waiter.
+    pub async fn to_ask(&self) -> Vec<Arc<Asked>> {
+        self.new.notified().await;
+        let asked = self.asked.load();
+        let new = |it: &&Arc<Asked>| !it.begun.swap(true, Ordering::Relaxed);
+        asked.values().filter(new).cloned().collect()
+    }
+
+    /// The server is asked no more.
+    pub fn forget(&self, address: SocketAddr) {
+        change(&self.asked, |asked| {
+            asked.remove(&address);
+        });
+    }
 }
 
-/// Clients for anonymous requests to peers.
-pub fn maker(config: &Config, credentials: Current) -> Result<ClientMaker, MakerError> {
-    ClientMaker::new(
-        &config.peer.server_name,
-        credentials,
-        |credentials| &credentials.peers,
-        HeaderMap::new(),
-        TIMEOUT,
-    )
+/// The timer of all requests of a thread that wait: none needs one of its own.
+#[derive(Debug, Default)]
+pub struct Ticker {
+    next: Notify,
+    runs: AtomicBool,
+    /// Somebody has waited since the last tick.
+    used: AtomicBool,
+}
+
+impl Ticker {
+    /// Resolves at the next tick.
+    async fn tick(self: &Arc<Self>) {
+        self.used.store(true, Ordering::Relaxed);
+        if !self.runs.load(Ordering::Relaxed) {
+            self.runs.store(true, Ordering::Relaxed);
+            tokio::spawn(self.clone().run());
+        }
+        self.next.notified().await;
+    }
+
+    /// Ticks until nobody waits.
+    async fn run(self: Arc<Self>) {
+        while self.used.swap(false, Ordering::Relaxed) {
+            sleep(TICK).await;
+            self.next.notify_waiters();
+            // Those that go on waiting say so first.
+            yield_now().await;
+        }
+        self.runs.store(false, Ordering::Relaxed);
+    }
+}
+
+/// How many reads may be moved away from servers that are suspected: at first `ReadBudget::BURST`, later a tenth of all.
+/// One serving thread's.
+pub struct ReadBudget(AtomicU32);
+
+impl ReadBudget {
+    const BURST: u32 = 1000;
+    const READS_PER_MOVE: u32 = 10;
+
+    /// A read begins.
+    pub fn read(&self) {
+        let left = self.0.load(Ordering::Relaxed);
+        let most = Self::BURST * Self::READS_PER_MOVE;
+        self.0.store((left + 1).min(most), Ordering::Relaxed);
+    }
+
+    /// Takes a move, if one is left.
+    pub fn take(&self) -> bool {
+        let left = self.0.load(Ordering::Relaxed);
+        let after = left.checked_sub(Self::READS_PER_MOVE);
+        self.0.store(after.unwrap_or(left), Ordering::Relaxed);
+        after.is_some()
+    }
+}
+
+impl Default for ReadBudget {
+    fn default() -> Self {
+        Self(AtomicU32::new(Self::BURST * Self::READS_PER_MOVE))
+    }
 }
 
 #[cfg(test)]
@@ -247,5 +375,59 @@ mod tests {
         let first = health.due().await;
         health.answered(first);
         assert_ne!(health.due().await, first);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_request_that_waits_has_its_server_asked_once_at_a_time() {
+        let frozen = FrozenServers::default();
+        let ticker = Arc::default();
+        let waiting = async {
+            tokio::join!(
+                frozen.is_to_be_left(peer(1), &ticker, || true),
+                frozen.is_to_be_left(peer(1), &ticker, || true),
+            )
+        };
+        let begun = Instant::now();
+        let answering = async {
+            let [asked] = &frozen.to_ask().await[..] else {
+                panic!("one server");
+            };
+            let elapsed = begun.elapsed().as_secs_f64();
+            assert!((0.8..0.81).contains(&elapsed), "{elapsed}");
+            assert!(!frozen.is_suspected(peer(1)));
+            // It answers, and is asked again while the requests still wait.
+            frozen.forget(asked.address);
+            let asked = frozen.to_ask().await.remove(0);
+            asked.suspected.store(true, Ordering::Relaxed);
+        };
+        tokio::join!(waiting, answering);
+        assert!(frozen.is_suspected(peer(1)) && !frozen.is_suspected(peer(2)));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_request_stays_where_it_is_while_nobody_else_can_serve_it() {
+        let frozen = FrozenServers::default();
+        let elsewhere = AtomicBool::new(false);
+        let ticker = Arc::default();
+        let waiting = frozen.is_to_be_left(peer(1), &ticker, || elsewhere.load(Ordering::Relaxed));
+        let suspecting = async {
+            let asked = frozen.to_ask().await.remove(0);
+            asked.suspected.store(true, Ordering::Relaxed);
+            sleep(Duration::from_secs(60)).await;
+            elsewhere.store(true, Ordering::Relaxed);
+        };
+        let begun = Instant::now();
+        tokio::join!(waiting, suspecting);
+        assert!(begun.elapsed() > Duration::from_secs(60));
+    }
+
+    #[test]
+    fn a_tenth_of_all_reads_is_moved_after_the_first_thousand() {
+        let budget = ReadBudget::default();
+        assert_eq!((0..2000).filter(|_| budget.take()).count(), 1000);
+        (0..500).for_each(|_| budget.read());
+        assert_eq!((0..2000).filter(|_| budget.take()).count(), 50);
+        (0..100_000).for_each(|_| budget.read());
+        assert_eq!((0..2000).filter(|_| budget.take()).count(), 1000);
     }
 }

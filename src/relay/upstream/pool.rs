@@ -1,33 +1,97 @@
-//! Connections to servers with the same trust, for requests of one kind. Each serving thread has its own pools.
+//! Connections to servers. Each serving thread has its own pools; one pool is for servers with the same trust, and for
+//! requests of one kind.
 //!
 //! A request takes a stream of an open connection that has room. Otherwise it waits for one that is being opened, and
 //! only as many are opened as the waiting requests need. Over HTTP/1.1 each request has a connection for itself.
 
 use std::future::poll_fn;
+use std::hash::{BuildHasher, RandomState};
 use std::net::SocketAddr;
 use std::pin::pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use hashbrown::HashMap;
+use http::Method;
+use http::header::{AUTHORIZATION, HeaderMap};
+use lru::LruCache;
 use pingora_core::protocols::{ALPN, Stream};
-use pingora_core::{Error, ErrorType};
+use pingora_core::{Error, ErrorType, OkOrErr};
 use rustls::ClientConfig;
 use tokio::io::AsyncReadExt;
 use tokio::sync::watch;
 
-use super::connection::{Begun, Connection};
-use super::stream::UpstreamSession;
-use crate::net::{dial, rare};
-use crate::tls::credentials::Trust;
+use super::health::{ReadBudget, Ticker};
+use super::stream::{Connection, LONG_RUNNING_WINDOW, STREAM_WINDOW, UpstreamSession};
+use crate::config::Config;
+use crate::net::{dial, lock, rare};
+use crate::request::token;
+use crate::tls::credentials::{Credentials, Trust};
 
+/// Most streams on one connection. A server may allow fewer.
+pub const STREAMS: u32 = 128;
+const UNVERIFIED_STREAMS: usize = 64;
 /// New connections that a request waits for, before it opens one for itself: others may be faster each time, or the
 /// server ends what it has accepted.
 const ROUNDS: usize = 4;
 /// Idle HTTP/1.1 connections are closed after this time.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(90);
+
+/// How a request uses its connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RequestKind {
+    /// Shares a connection with other short requests.
+    Short,
+    /// Watches, logs and the like: connections of their own.
+    Long,
+    /// `exec` and the like: one HTTP/1.1 connection for itself.
+    Upgrade,
+}
+
+/// All upstream connections of one thread with the same credentials.
+pub struct Upstreams {
+    credentials: Arc<Credentials>,
+    /// To peers or the local apiserver; without or with our certificate; for short or long-running requests: these never
+    /// share one.
+    pools: [[[Arc<ConnectionPool>; 2]; 2]; 2],
+    /// Reads that may leave a frozen server.
+    pub read_budget: ReadBudget,
+    /// For requests that wait.
+    pub ticker: Arc<Ticker>,
+}
+
+impl Upstreams {
+    pub fn new(config: &Config, credentials: Arc<Credentials>) -> Self {
+        let peers = (&config.peer.server_name, &credentials.peers);
+        let local = (&config.api_server.server_name, &credentials.local);
+        let pools = [peers, local].map(|(name, trust)| {
+            [false, true].map(|presents_certificate| {
+                let to = Upstream::new(name, trust, presents_certificate);
+                let pool = |window| ConnectionPool::new(&to, STREAMS as usize, window);
+                [STREAM_WINDOW, LONG_RUNNING_WINDOW].map(|window| Arc::new(pool(window)))
+            })
+        });
+        Self {
+            pools,
+            credentials,
+            read_budget: ReadBudget::default(),
+            ticker: Arc::default(),
+        }
+    }
+
+    /// Whether these credentials are used.
+    pub fn are_of(&self, credentials: &Arc<Credentials>) -> bool {
+        Arc::ptr_eq(&self.credentials, credentials)
+    }
+
+    /// Connections to the local apiserver or other servers, with or without our certificate, for requests of a kind.
+    pub fn pool(&self, local: bool, certificate: bool, kind: RequestKind) -> &Arc<ConnectionPool> {
+        let long = kind != RequestKind::Short;
+        &self.pools[usize::from(local)][usize::from(certificate)][usize::from(long)]
+    }
+}
 
 /// Which connection of a pool a request uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -54,7 +118,7 @@ pub struct Upstream {
 }
 
 impl Upstream {
-    pub(super) fn new(name: &str, trust: &Arc<Trust>, presents_certificate: bool) -> Self {
+    fn new(name: &str, trust: &Arc<Trust>, presents_certificate: bool) -> Self {
         let tls = match presents_certificate {
             true => &trust.with_certificate,
             false => &trust.without,
@@ -81,6 +145,7 @@ pub struct ConnectionPool {
     streams: usize,
     /// Bytes of an unread answer that may be buffered.
     window: u32,
+    /// Never contended: all users are on one thread, and none waits while it holds the lock.
     servers: Arc<Mutex<HashMap<SocketAddr, Server>>>,
 }
 
@@ -88,8 +153,6 @@ pub struct ConnectionPool {
 #[derive(Default)]
 struct Server {
     open: Vec<Arc<Connection>>,
-    /// The connection of `open` that the last stream began on.
-    current: usize,
     opening: Vec<Opening>,
     /// Streams that the server allowed on its last new connection.
     limit: Option<usize>,
@@ -98,10 +161,10 @@ struct Server {
     idle: Vec<Idle>,
 }
 
-/// A connection without a request, since when, and whether it had one before.
-type Idle = (Stream, Instant, bool);
+/// A connection without a request, and since when.
+type Idle = (Stream, Instant);
 
-fn is_fresh((_, since, _): &Idle) -> bool {
+fn is_fresh((_, since): &Idle) -> bool {
     since.elapsed() < IDLE_TIMEOUT
 }
 
@@ -121,25 +184,15 @@ enum New {
 impl Server {
     /// Begins a stream on a connection that has room. Returns whether the connection was used before.
     fn begin(&mut self, most: usize) -> Option<(UpstreamSession, bool)> {
-        for _ in 0..self.open.len() {
-            if self.current >= self.open.len() {
-                self.current = 0;
-            }
-            match self.open.get(self.current)?.begin(most) {
-                Begun::Stream(stream, reused) => {
-                    return Some((UpstreamSession::http2(stream), reused));
-                }
-                Begun::Full => self.current += 1,
-                Begun::Closed => drop(self.open.swap_remove(self.current)),
-            }
-        }
-        None
+        self.open.retain(|connection| !connection.is_closed());
+        let mut open = self.open.iter();
+        open.find_map(|connection| connection.begin(most))
     }
 
     /// A connection that was not idle for too long.
-    fn take_idle(&mut self) -> Option<(Stream, bool)> {
+    fn take_idle(&mut self) -> Option<Stream> {
         self.idle.retain(is_fresh);
-        self.idle.pop().map(|(stream, _, reused)| (stream, reused))
+        self.idle.pop().map(|(stream, _)| stream)
     }
 
     fn is_used(&self) -> bool {
@@ -151,7 +204,7 @@ impl Server {
     fn add(&mut self, new: New) {
         self.http1 = matches!(new, New::Http1(_));
         match new {
-            New::Http1(stream) => self.idle.push((stream, Instant::now(), false)),
+            New::Http1(stream) => self.idle.push((stream, Instant::now())),
             New::Http2(connection) => {
                 self.limit = Some(connection.limit());
                 self.open.push(connection);
@@ -171,14 +224,18 @@ impl Server {
 }
 
 impl ConnectionPool {
-    /// `streams`: most streams on one connection; `window`: bytes of an unread answer that may be buffered.
-    pub(super) fn new(to: &Upstream, streams: usize, window: u32) -> Self {
+    fn new(to: &Upstream, streams: usize, window: u32) -> Self {
         Self {
             to: to.clone(),
             streams,
             window,
             servers: Arc::default(),
         }
+    }
+
+    /// A pool to the same servers for unverified callers of one client's connection.
+    pub fn unverified(&self) -> Self {
+        Self::new(&self.to, UNVERIFIED_STREAMS, LONG_RUNNING_WINDOW)
     }
 
     /// Opens a session with a server. Returns whether its connection was used before.
@@ -237,9 +294,9 @@ impl ConnectionPool {
                 None => return Error::e_explain(ErrorType::ConnectError, "it was not opened"),
             }
         }
-        while let Some((mut stream, reused)) = self.with(address, Server::take_idle) {
+        while let Some(mut stream) = self.with(address, Server::take_idle) {
             if is_quiet(&mut stream).await {
-                return Ok((UpstreamSession::http1(stream), reused));
+                return Ok((UpstreamSession::http1(stream), true));
             }
         }
         // Boxed: many requests wait here at once for connections that others open.
@@ -276,12 +333,12 @@ impl ConnectionPool {
     fn session_on(&self, new: New) -> pingora_core::Result<UpstreamSession> {
         match new {
             New::Http1(stream) => Ok(UpstreamSession::http1(stream)),
-            New::Http2(connection) => match connection.begin(self.streams) {
-                Begun::Stream(stream, _) => Ok(UpstreamSession::http2(stream)),
-                Begun::Full | Begun::Closed => {
-                    Error::e_explain(ErrorType::ConnectError, "closed before its first stream")
-                }
-            },
+            New::Http2(connection) => {
+                let (session, _) = connection
+                    .begin(self.streams)
+                    .or_err(ErrorType::ConnectError, "closed before its first stream")?;
+                Ok(session)
+            }
         }
     }
 
@@ -293,7 +350,7 @@ impl ConnectionPool {
                 session.respect_keepalive();
                 if let Some(stream) = session.reuse().await {
                     forget_unused(&mut lock(&self.servers));
-                    let idle = (stream, Instant::now(), true);
+                    let idle = (stream, Instant::now());
                     self.with(address, |server| server.idle.push(idle));
                 }
             })
@@ -306,7 +363,7 @@ impl ConnectionPool {
     }
 }
 
-/// Connections to servers that are gone are not kept for ever.
+/// Connections to absent servers are not kept for ever.
 fn forget_unused(servers: &mut HashMap<SocketAddr, Server>) {
     servers.retain(|_, server| {
         server.idle.retain(is_fresh);
@@ -342,13 +399,77 @@ async fn is_quiet(stream: &mut Stream) -> bool {
     poll_fn(|context| Poll::Ready(read.as_mut().poll(context).is_pending())).await
 }
 
-/// Never contended: all users are on one thread, and none waits while it holds the lock.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+/// Most accepted tokens that are remembered. Those that were not used for longest are forgotten.
+const MOST_TOKENS: usize = 16384;
+
+/// A token's hash, keyed by a secret of this process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Token(u64);
+
+/// Bearer tokens that apiservers have accepted, of one serving thread: their requests may share upstream connections.
+///
+/// Since 1.29 kube-apiserver closes an HTTP/2 connection after each request that it does not authenticate. A request
+/// with a token that was never accepted must not use a shared connection. A token is remembered by a keyed hash. A
+/// false match costs other requests a connection, nothing more.
+#[derive(Debug)]
+pub struct Tokens {
+    key: RandomState,
+    /// Never contended: all users are on one thread, and none waits while it holds the lock.
+    accepted: Mutex<LruCache<Token, ()>>,
+}
+
+impl Default for Tokens {
+    fn default() -> Self {
+        Self {
+            key: RandomState::new(),
+            // One with a bound would take all of its memory now.
+            accepted: Mutex::new(LruCache::unbounded()),
+        }
+    }
+}
+
+impl Tokens {
+    /// The bearer token of a request. Callers with other credentials are anonymous.
+    pub fn of(&self, headers: &HeaderMap) -> Option<Token> {
+        let token = headers
+            .get(AUTHORIZATION)
+            .filter(|_| token::is_there(headers, false))?;
+        Some(Token(self.key.hash_one(token.as_bytes())))
+    }
+
+    pub fn is_known(&self, token: Token) -> bool {
+        lock(&self.accepted).get(&token).is_some()
+    }
+
+    /// An apiserver answered a request with this token. Returns whether the token became known.
+    ///
+    /// Before kube-apiserver checks a token, it may answer 204 to OPTIONS (CORS), 400 (a malformed `timeout`), 429 (it
+    /// shuts down), 431, 500, 503 (it starts or shuts down) and 504. So such codes prove nothing, nor does any answer to
+    /// OPTIONS.
+    pub fn answered(&self, token: Token, method: &Method, code: u16) -> bool {
+        let mut accepted = lock(&self.accepted);
+        match code {
+            401 => {
+                accepted.pop(&token);
+                false
+            }
+            _ if *method == Method::OPTIONS => false,
+            200..300 | 403 | 404 | 409 | 410 | 422 => {
+                let new = accepted.put(token, ()).is_none();
+                if accepted.len() > MOST_TOKENS {
+                    accepted.pop_lru();
+                }
+                new
+            }
+            _ => false,
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use http::HeaderValue;
+
     use super::*;
 
     #[test]
@@ -362,5 +483,54 @@ mod tests {
         assert!(server.join(9).is_some() && server.is_used());
         drop(told);
         assert!(server.join(9).is_none() && !server.is_used());
+    }
+
+    fn token(tokens: &Tokens, number: usize) -> Token {
+        let value = HeaderValue::try_from(format!("Bearer {number}")).unwrap();
+        let headers = HeaderMap::from_iter([(AUTHORIZATION, value)]);
+        tokens.of(&headers).unwrap()
+    }
+
+    #[test]
+    fn a_token_is_known_from_its_first_acceptance_until_it_is_refused() {
+        let tokens = Tokens::default();
+        let (good, other) = (token(&tokens, 1), token(&tokens, 2));
+        assert!(!tokens.is_known(good));
+        for code in [101, 302, 400, 401, 408, 413, 429, 431, 500, 503] {
+            tokens.answered(good, &Method::GET, code);
+            assert!(!tokens.is_known(good), "{code}");
+        }
+        tokens.answered(good, &Method::OPTIONS, 204);
+        assert!(!tokens.is_known(good), "a preflight");
+        tokens.answered(good, &Method::GET, 403);
+        assert!(tokens.is_known(good) && !tokens.is_known(other));
+        tokens.answered(good, &Method::GET, 503);
+        assert!(tokens.is_known(good));
+        tokens.answered(good, &Method::GET, 401);
+        assert!(!tokens.is_known(good));
+    }
+
+    #[test]
+    fn only_what_an_apiserver_takes_for_a_token_is_one() {
+        let tokens = Tokens::default();
+        for (value, expected) in [("Bearer x", true), ("Basic eDp5", false), ("Bearer", false)] {
+            let value = HeaderValue::from_static(value);
+            let headers = HeaderMap::from_iter([(AUTHORIZATION, value.clone())]);
+            assert_eq!(tokens.of(&headers).is_some(), expected, "{value:?}");
+        }
+    }
+
+    #[test]
+    fn tokens_that_are_used_outlive_any_number_of_others() {
+        let tokens = Tokens::default();
+        let good = token(&tokens, 0);
+        tokens.answered(good, &Method::GET, 200);
+        for number in 1..5 * MOST_TOKENS {
+            tokens.answered(token(&tokens, number), &Method::GET, 200);
+            if number % (MOST_TOKENS / 2) == 0 {
+                assert!(tokens.is_known(good), "{number}");
+            }
+        }
+        assert_eq!(lock(&tokens.accepted).len(), MOST_TOKENS);
     }
 }

@@ -1,8 +1,13 @@
-//! How requests that run for hours end: watches with a last bookmark, and all of them when their certificates no longer
-//! count. Exchanges follow their answers here, and so does what is left of a watch.
+//! What becomes of requests that run for hours: what the client of a watch has seen (`watched`), and how they end: watches with
+//! a last bookmark, and all of them when their certificates no longer count. Exchanges follow their answers here, and so does
+//! what is left of a watch.
 
+mod asked;
 mod final_bookmark;
 mod revalidate;
+mod watched;
 
-pub use self::final_bookmark::{FinalBookmark, Watch};
-pub use self::revalidate::{Revalidation, ends};
+pub use self::asked::{Again, AskedServers};
+pub use self::final_bookmark::FinalBookmark;
+pub use self::revalidate::{Dependencies, until_terminated};
+pub use self::watched::{ServedBy, Watch};

@@ -7,6 +7,7 @@
 
 use std::future::poll_fn;
 use std::pin::pin;
+use std::sync::Arc;
 use std::task::Poll;
 use std::time::{Duration, SystemTime};
 
@@ -24,53 +25,55 @@ use crate::tls::credentials::Trust;
 const LONGEST_SLEEP: Duration = Duration::from_secs(3600);
 
 /// What a long-running request depends on.
-pub struct Revalidation<'a> {
-    pub shared: &'a Shared,
-    pub connection: &'a ClientConnection,
+pub struct Dependencies {
     /// The caller when the request began.
-    pub caller: &'a Caller,
+    pub caller: Caller,
     /// The credentials of the upstream connection.
-    pub trust: &'a Trust,
+    pub trust: Arc<Trust>,
     /// Whether the proxy client certificate was presented.
     pub presented: bool,
     pub server_kind: ServerKind,
 }
 
-impl Revalidation<'_> {
+impl Dependencies {
     /// Resolves when the proxy stops, or when the request may no longer be valid.
-    pub async fn until_first_change(&self) {
-        let mut revalidations = self.shared.callers.revalidations.subscribe();
-        if !self.shared.shutdown.is_leaving() && self.is_valid() {
-            self.until_a_change(&mut revalidations).await;
+    async fn until_first_change(&self, shared: &Shared, client: &ClientConnection) {
+        let mut revalidations = shared.callers.revalidations.subscribe();
+        if !shared.shutdown.is_leaving() && self.is_valid(shared, client) {
+            self.until_a_change(client, &mut revalidations).await;
         }
     }
 
-    /// Resolves when the request is no longer valid and its turn to end has come. Starts with that turn: it is for what
-    /// comes after [`Self::until_first_change`].
-    pub async fn ended(&self) {
-        let mut revalidations = self.shared.callers.revalidations.subscribe();
+    /// Resolves a random time after the request is no longer valid. Begins with that time: it is for what comes after
+    /// [`Self::until_first_change`].
+    async fn invalidated(&self, shared: &Shared, client: &ClientConnection) {
+        let mut revalidations = shared.callers.revalidations.subscribe();
         loop {
-            self.shared.shutdown.random_drain_delay().await;
+            shared.shutdown.random_drain_delay().await;
             // Changes before this check are covered by it. A file that was restored meanwhile ends nothing.
             revalidations.mark_unchanged();
-            if !self.is_valid() {
+            if !self.is_valid(shared, client) {
                 static LOG_RATE: LogRateLimit = LogRateLimit::new();
                 if let Some(left_out) = LOG_RATE.admit() {
                     tracing::info!(
-                        client = ?self.connection.address,
+                        client = ?client.address,
                         left_out,
                         "a long-running request ends, its certificates no longer count"
                     );
                 }
                 return;
             }
-            self.until_a_change(&mut revalidations).await;
+            self.until_a_change(client, &mut revalidations).await;
         }
     }
 
-    async fn until_a_change(&self, revalidations: &mut watch::Receiver<()>) {
+    async fn until_a_change(
+        &self,
+        client: &ClientConnection,
+        revalidations: &mut watch::Receiver<()>,
+    ) {
         // Boxed: requests with tokens need no timer.
-        let mut recheck = self.until_recheck().map(|time| Box::pin(sleep(time)));
+        let mut recheck = self.until_recheck(client).map(|time| Box::pin(sleep(time)));
         let mut changed = pin!(revalidations.changed());
         // Smaller than a `select!`, and every watch waits here.
         poll_fn(|context| {
@@ -84,52 +87,50 @@ impl Revalidation<'_> {
     }
 
     /// The time until the client's certificate may have expired; `None` if the request does not depend on one.
-    fn until_recheck(&self) -> Option<Duration> {
+    fn until_recheck(&self, client: &ClientConnection) -> Option<Duration> {
         let (Caller::Peer | Caller::User(_)) = self.caller else {
             return None;
         };
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
         let now = now.unwrap_or_default().as_secs();
-        Some(time_to_recheck(self.connection.valid_until(now), now))
+        Some(time_to_recheck(client.valid_until(now), now))
     }
 
-    fn is_valid(&self) -> bool {
-        self.is_let_in() && self.is_connected()
-    }
-
-    /// Whether the client's certificate would still be accepted. Only apiservers can judge tokens.
-    fn is_let_in(&self) -> bool {
-        match self.caller {
+    /// Whether the client would still be let in, and the connection to the server be made.
+    fn is_valid(&self, shared: &Shared, client: &ClientConnection) -> bool {
+        let is_let_in = match self.caller {
             Caller::Peer | Caller::User(_) => {
-                let now = SystemTime::now();
-                let judge = self.shared.callers.judge.load();
-                judge.caller(self.connection, false, now) == *self.caller
+                let authenticator = shared.callers.authenticator.load();
+                authenticator.caller(client, false, SystemTime::now()) == self.caller
             }
+            // Only apiservers can judge tokens.
             Caller::Bearer | Caller::Anonymous | Caller::Unverifiable => true,
-        }
-    }
-
-    fn is_connected(&self) -> bool {
-        let credentials = self.shared.credentials.load();
+        };
+        let credentials = shared.credentials.load();
         let now = match self.server_kind {
             ServerKind::Local => &credentials.local,
             ServerKind::Proxied | ServerKind::Native | ServerKind::Bare => &credentials.peers,
         };
-        now.covers(self.trust, self.presented)
+        is_let_in && now.covers(&self.trust, self.presented)
     }
 }
 
-/// Resolves when a long-running request is to end.
-pub async fn ends(final_bookmark: &FinalBookmark<'_>, revalidation: &Revalidation<'_>) {
-    revalidation.until_first_change().await;
-    let turn = async {
+/// Resolves when the proxy is to end a long-running request: it stops, or what the request depends on no longer counts.
+pub async fn until_terminated(
+    final_bookmark: &FinalBookmark<'_>,
+    client: &ClientConnection,
+    dependencies: &Dependencies,
+) {
+    let shared = final_bookmark.shared;
+    dependencies.until_first_change(shared, client).await;
+    let termination = async {
         tokio::select! {
-            () = final_bookmark.turn() => {}
-            () = revalidation.ended() => final_bookmark.whole_frame().await,
+            () = final_bookmark.drained() => {}
+            () = dependencies.invalidated(shared, client) => final_bookmark.frame_ends().await,
         }
     };
     // Boxed, because thousands of watches wait here.
-    Box::pin(turn).await;
+    Box::pin(termination).await;
 }
 
 /// `end`: the last valid second of a certificate that has not expired at `now`; `None` if all have.

@@ -5,6 +5,8 @@ use rcgen::{
 };
 use x509_parser::parse_x509_certificate;
 
+use crate::x509::Roots;
+
 struct Ca {
     issuer: Issuer<'static, KeyPair>,
     der: CertificateDer<'static>,
@@ -49,12 +51,12 @@ fn signed(params: &CertificateParams, ca: &Ca) -> CertificateDer<'static> {
 struct World {
     users: Ca,
     peers: Ca,
-    judge: Authenticator,
+    authenticator: Authenticator,
 }
 
 fn world(allowed_names: &[&str]) -> World {
     let (users, peers) = (ca("kubernetes"), ca("front-proxy-ca"));
-    let judge = Authenticator {
+    let authenticator = Authenticator {
         generation: 1,
         cas: cas(&users, &peers),
         allowed_names: allowed_names
@@ -65,13 +67,14 @@ fn world(allowed_names: &[&str]) -> World {
     World {
         users,
         peers,
-        judge,
+        authenticator,
     }
 }
 
 fn cas(users: &Ca, peers: &Ca) -> ClientCas {
-    let roots = |ca: &Ca| [ca.der.clone()];
-    ClientCas::new(&roots(users), &roots(peers)).unwrap()
+    let [users, peers] =
+        [users, peers].map(|ca| Roots::new(std::slice::from_ref(&ca.der)).unwrap());
+    ClientCas { users, peers }
 }
 
 fn connection(chain: Vec<CertificateDer<'static>>) -> ClientConnection {
@@ -83,7 +86,7 @@ const NO_TOKEN: bool = false;
 
 impl World {
     fn caller(&self, der: CertificateDer<'static>, bearer: bool) -> Caller {
-        self.judge
+        self.authenticator
             .caller(&connection(vec![der]), bearer, SystemTime::now())
     }
 }
@@ -106,7 +109,7 @@ fn without_a_certificate_the_token_decides() {
     let world = world(&["front-proxy-client"]);
     let ask = |bearer| {
         world
-            .judge
+            .authenticator
             .caller(&connection(vec![]), bearer, SystemTime::now())
     };
     assert_eq!(ask(NO_TOKEN), Caller::Anonymous);
@@ -264,7 +267,7 @@ fn a_certificate_that_expires_on_an_open_connection_counts_no_longer() {
     let connection = connection(vec![signed(&short, &world.users)]);
     let at = |seconds| {
         world
-            .judge
+            .authenticator
             .caller(&connection, NO_TOKEN, now + Duration::from_secs(seconds))
     };
     assert_eq!(user(&at(0)).0, "alice");
@@ -278,13 +281,13 @@ fn a_ca_that_is_withdrawn_counts_no_longer_on_open_connections() {
     let connection = connection(vec![signed(&params("alice", &[]), &world.users)]);
     let now = SystemTime::now();
     assert_eq!(
-        user(&world.judge.caller(&connection, NO_TOKEN, now)).0,
+        user(&world.authenticator.caller(&connection, NO_TOKEN, now)).0,
         "alice"
     );
-    world.judge.cas = cas(&ca("another"), &world.peers);
-    world.judge.generation += 1;
+    world.authenticator.cas = cas(&ca("another"), &world.peers);
+    world.authenticator.generation += 1;
     assert_eq!(
-        world.judge.caller(&connection, NO_TOKEN, now),
+        world.authenticator.caller(&connection, NO_TOKEN, now),
         Caller::Unverifiable
     );
 }
@@ -307,13 +310,15 @@ fn chains_through_an_intermediate_are_followed() {
     let between = ca_under("between", &world.users);
     let leaf = signed(&params("alice", &[]), &between);
     let now = SystemTime::now();
-    let with = world.judge.caller(
+    let with = world.authenticator.caller(
         &connection(vec![leaf.clone(), between.der.clone()]),
         NO_TOKEN,
         now,
     );
     assert_eq!(user(&with).0, "alice");
-    let without = world.judge.caller(&connection(vec![leaf]), NO_TOKEN, now);
+    let without = world
+        .authenticator
+        .caller(&connection(vec![leaf]), NO_TOKEN, now);
     assert_eq!(without, Caller::Unverifiable);
 }
 
@@ -325,7 +330,9 @@ fn what_else_comes_with_a_certificate_changes_nothing() {
     let others = std::iter::repeat_with(|| ca("another").der).take(50);
     let chain = std::iter::once(leaf).chain(others).chain([between.der]);
     let connection = connection(chain.collect());
-    let caller = world.judge.caller(&connection, NO_TOKEN, SystemTime::now());
+    let caller = world
+        .authenticator
+        .caller(&connection, NO_TOKEN, SystemTime::now());
     assert_eq!(user(&caller).0, "alice");
 }
 
@@ -340,9 +347,10 @@ fn many_ways_through_a_chain_are_not_all_tried() {
         .chain(std::iter::repeat_with(name).take(10))
         .chain(std::iter::repeat_n(other, 200));
     let begun = std::time::Instant::now();
-    let caller = world
-        .judge
-        .caller(&connection(chain.collect()), NO_TOKEN, SystemTime::now());
+    let caller =
+        world
+            .authenticator
+            .caller(&connection(chain.collect()), NO_TOKEN, SystemTime::now());
     assert_eq!(caller, Caller::Unverifiable);
     // Those are minutes if all are tried.
     assert!(begun.elapsed() < Duration::from_secs(10));
@@ -357,7 +365,7 @@ fn a_certificate_out_of_its_time_is_judged_once_until_something_changes() {
     past.not_after = (now - Duration::from_secs(30)).into();
     let connection = connection(vec![signed(&past, &world.users)]);
     let verdict_at = |moment, expected| {
-        let caller = world.judge.caller(&connection, NO_TOKEN, moment);
+        let caller = world.authenticator.caller(&connection, NO_TOKEN, moment);
         assert_eq!(caller == Caller::Unverifiable, expected);
         let certificate = connection.certificate.as_ref().unwrap();
         certificate.verdict.load_full().unwrap()
@@ -385,7 +393,7 @@ fn another_certificate_that_expires_does_not_hide_when_the_own_one_does() {
         signed(&params, &world.users)
     };
     let connection = connection(vec![until(seconds + 60), until(seconds - 60)]);
-    let caller = world.judge.caller(&connection, NO_TOKEN, now);
+    let caller = world.authenticator.caller(&connection, NO_TOKEN, now);
     assert_eq!(user(&caller).0, "alice");
     assert_eq!(connection.valid_until(seconds), Some(seconds + 60));
     assert_eq!(connection.valid_until(seconds + 61), None);
@@ -406,17 +414,17 @@ fn a_ca_that_has_expired_counts_no_longer() {
         der,
     };
     let mut world = world(&["front-proxy-client"]);
-    world.judge.cas = cas(&short, &world.peers);
+    world.authenticator.cas = cas(&short, &world.peers);
     let connection = connection(vec![signed(&params("alice", &[]), &short)]);
     let at = |seconds| {
         let moment = now + Duration::from_secs(seconds);
-        world.judge.caller(&connection, NO_TOKEN, moment)
+        world.authenticator.caller(&connection, NO_TOKEN, moment)
     };
     assert_eq!(user(&at(0)).0, "alice");
     assert_eq!(at(120), Caller::Unverifiable);
     assert_eq!(user(&at(1)).0, "alice");
     let before = now - Duration::from_secs(120);
-    let caller = world.judge.caller(&connection, NO_TOKEN, before);
+    let caller = world.authenticator.caller(&connection, NO_TOKEN, before);
     assert_eq!(caller, Caller::Unverifiable);
 }
 
@@ -428,10 +436,13 @@ fn a_verdict_holds_until_a_ca_begins_or_ends() {
         *users.start().max(peers.start()),
         *users.end().min(peers.end()),
     );
-    assert_eq!(world.judge.cas.unchanged(from), from..=until);
-    assert_eq!(world.judge.cas.unchanged(until), from..=until);
+    assert_eq!(world.authenticator.cas.unchanged(from), from..=until);
+    assert_eq!(world.authenticator.cas.unchanged(until), from..=until);
     let last = *users.end().max(peers.end());
-    assert_eq!(world.judge.cas.unchanged(last + 1), last + 1..=u64::MAX);
+    assert_eq!(
+        world.authenticator.cas.unchanged(last + 1),
+        last + 1..=u64::MAX
+    );
 }
 
 #[test]

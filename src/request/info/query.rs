@@ -20,6 +20,12 @@ pub fn query_values<'a>(query: Option<&'a str>, key: &str) -> impl Iterator<Item
         })
 }
 
+/// The name of a parameter in a pair of a query; `None`: no server reads it.
+pub fn parameter_name(pair: &str) -> Option<Cow<'_, str>> {
+    let name = pair.split_once('=').map_or(pair, |(name, _)| name);
+    query_unescape(name).filter(|_| !pair.contains(';'))
+}
+
 fn query_unescape(raw: &str) -> Option<Cow<'_, str>> {
     if !raw.contains(['%', '+']) {
         return Some(Cow::Borrowed(raw));

@@ -1,3 +1,4 @@
+mod draining;
 mod versions;
 
 use std::sync::Arc;
@@ -65,6 +66,14 @@ fn snapshot(local: Option<&[GvrRef<'_>]>, servers: Vec<Server>) -> Snapshot {
     Snapshot::new(true, servers, local.map(served).as_ref(), Arc::new(custom))
 }
 
+/// Any of these servers, which list `resource`.
+fn listing<'s>(indices: &'s [usize], resource: &'s Arc<Gvr>) -> ServerChoice<'s> {
+    ServerChoice::Peers(Peers {
+        resource: Some(resource),
+        ..Peers::any(indices)
+    })
+}
+
 fn local(initialized: bool) -> LocalServer {
     LocalServer {
         initialized,
@@ -78,7 +87,7 @@ fn ask<'s>(gvr: GvrRef<'_>, initialized: bool, snapshot: &'s Snapshot) -> Decisi
             resource: Some(gvr),
             rerouted: false,
             resume: None,
-            version: None,
+            wanted: None,
         },
         POLICY,
         local(initialized),
@@ -95,7 +104,7 @@ fn expect(decision: &Decision<'_>, row: Row, to: &ServerChoice<'_>, passes: bool
         false => NoSuchResource::Doubt,
     };
     assert_eq!(
-        (decision.row, &decision.to, decision.no_such_resource),
+        (decision.row, &decision.order[0], decision.no_such_resource),
         (row, to, no_such_resource)
     );
 }
@@ -106,7 +115,7 @@ fn row_1_what_is_not_a_resource_is_local_whatever_is_known() {
         resource: None,
         rerouted: false,
         resume: None,
-        version: None,
+        wanted: None,
     };
     for (snapshot, initialized) in [
         (Snapshot::default(), false),
@@ -127,7 +136,7 @@ fn row_2_a_rerouted_request_is_never_rerouted_again() {
         resource: Some(HPA),
         rerouted: true,
         resume: None,
-        version: None,
+        wanted: None,
     };
     for snapshot in [
         Snapshot::default(),
@@ -166,7 +175,7 @@ fn row_3_switched_off_everything_is_local_and_untouched() {
         resource: Some(HPA),
         rerouted: false,
         resume: None,
-        version: None,
+        wanted: None,
     };
     let snapshot = snapshot(Some(&[PODS]), vec![peer("b", &[HPA])]);
     expect(
@@ -184,7 +193,7 @@ fn row_4_without_etcds_state_nothing_can_be_known() {
         resource: Some(PODS),
         rerouted: false,
         resume: None,
-        version: None,
+        wanted: None,
     };
     expect(
         &decide(question, POLICY, local(true), &unsynced, || false),
@@ -283,10 +292,10 @@ fn row_5_custom_resources_and_aggregated_apis_are_everywhere() {
     ] {
         let decision = ask(gvr, true, &with_peer);
         assert_eq!(
-            (decision.row, &decision.to),
+            (decision.row, &decision.order[0]),
             (Row::Custom, &ServerChoice::Local)
         );
-        assert_eq!(decision.then, ServerChoice::Peers(&[0], None));
+        assert_eq!(decision.order[1], ServerChoice::Peers(Peers::any(&[0])));
         assert_eq!(decision.no_such_resource, NoSuchResource::IfUnanimous);
         expect(
             &ask(gvr, true, &alone),
@@ -297,7 +306,7 @@ fn row_5_custom_resources_and_aggregated_apis_are_everywhere() {
         expect(
             &ask(gvr, false, &with_peer),
             Row::Custom,
-            &ServerChoice::Peers(&[0], None),
+            &ServerChoice::Peers(Peers::any(&[0])),
             false,
         );
         expect(
@@ -329,7 +338,7 @@ fn row_8_what_only_peers_list_goes_to_any_of_them() {
     expect(
         &ask(HPA, true, &snapshot),
         Row::Peers,
-        &ServerChoice::Peers(&[0, 2], Some(&Arc::new(HPA.owned()))),
+        &listing(&[0, 2], &Arc::new(HPA.owned())),
         false,
     );
 }
@@ -340,7 +349,7 @@ fn row_8_peers_serve_what_a_starting_local_server_lists() {
     expect(
         &ask(PODS, false, &snapshot),
         Row::Peers,
-        &ServerChoice::Peers(&[0], Some(&Arc::new(PODS.owned()))),
+        &listing(&[0], &Arc::new(PODS.owned())),
         false,
     );
 }
@@ -418,7 +427,7 @@ fn row_11_absence_is_not_proved_while_something_is_unknown() {
         resource: Some(HPA),
         rerouted: false,
         resume: None,
-        version: None,
+        wanted: None,
     };
     expect(
         &decide(question, POLICY, local(true), &stale, || true),
@@ -484,7 +493,7 @@ fn freshness_is_asked_only_where_absence_is_to_be_proved() {
             resource: Some(gvr),
             rerouted: false,
             resume: None,
-            version: None,
+            wanted: None,
         };
         decide(question, POLICY, local(true), &snapshot, || {
             panic!("asked for {gvr:?}")
@@ -495,16 +504,14 @@ fn freshness_is_asked_only_where_absence_is_to_be_proved() {
 #[test]
 fn who_is_asked_next_is_what_the_later_rows_say() {
     let both = snapshot(Some(&[PODS]), vec![peer("b", &[PODS, HPA])]);
-    let then = |gvr, initialized| ask(gvr, initialized, &both).then;
+    let then = |gvr, initialized| ask(gvr, initialized, &both).order[1];
     // Row 7, then row 8; row 8, then row 9.
-    assert!(matches!(
-        then(PODS, true),
-        ServerChoice::Peers(&[0], Some(_))
-    ));
+    let pods = Arc::new(PODS.owned());
+    assert_eq!(then(PODS, true), listing(&[0], &pods));
     assert_eq!(then(PODS, false), ServerChoice::Local);
     assert_eq!(then(HPA, true), ServerChoice::Nowhere);
     // Row 5, both ways.
-    assert_eq!(then(WIDGETS, true), ServerChoice::Peers(&[0], None));
+    assert_eq!(then(WIDGETS, true), ServerChoice::Peers(Peers::any(&[0])));
     assert_eq!(then(WIDGETS, false), ServerChoice::Local);
 }
 
@@ -523,11 +530,11 @@ fn without_a_target_nobody_is_asked_next() {
         (WIDGETS, false),
         (WIDGETS, true),
     ] {
-        let then = ask(gvr, initialized, &alone).then;
+        let then = ask(gvr, initialized, &alone).order[1];
         assert_eq!(then, ServerChoice::Nowhere, "{gvr:?} {initialized}");
     }
-    let then = ask(PODS, true, &alone).then;
-    assert!(matches!(then, ServerChoice::Peers(&[], _)));
+    let then = ask(PODS, true, &alone).order[1];
+    assert_eq!(then, listing(&[], &Arc::new(PODS.owned())));
 }
 
 #[test]
@@ -546,11 +553,11 @@ fn what_is_not_to_be_rerouted_has_nowhere_else_to_go() {
             resource,
             rerouted,
             resume: None,
-            version: None,
+            wanted: None,
         };
         let decision = decide(question, policy, local(true), &both, || false);
         assert_eq!(
-            (decision.to, decision.then),
+            (decision.order[0], decision.order[1]),
             (ServerChoice::Local, ServerChoice::Nowhere)
         );
     }
@@ -573,7 +580,7 @@ fn resume<'s>(
         resource: Some(gvr),
         rerouted: false,
         resume: Some(since),
-        version: None,
+        wanted: None,
     };
     decide(question, POLICY, local(initialized), snapshot, || false)
 }
@@ -585,11 +592,11 @@ fn row_6_a_watch_that_is_older_than_the_local_history_goes_where_the_history_is(
     for since in [500, 999] {
         let decision = resume(PODS, since, true, &both);
         assert_eq!(decision.row, Row::Resume, "{since}");
-        let ServerChoice::Historians(all, _, at) = decision.to else {
+        let ServerChoice::Peers(peers) = decision.order[0] else {
             panic!("{decision:?}");
         };
-        assert_eq!((all, at), (&[0, 1][..], since));
-        assert_eq!(decision.then, ServerChoice::Local);
+        assert_eq!((peers.indices, peers.since), (&[0, 1][..], Some(since)));
+        assert_eq!(decision.order[1], ServerChoice::Local);
         assert_eq!(decision.no_such_resource, NoSuchResource::Doubt);
     }
     // A history that the local server or no server has makes no difference.
@@ -603,14 +610,17 @@ fn row_6_among_peers_the_one_with_the_history_is_asked_first() {
     let servers = vec![historian("b", Some(500)), historian("c", None)];
     let both = snapshot(Some(&[PODS]), servers);
     let decision = resume(HPA, 700, true, &both);
-    assert!(matches!(
-        decision.to,
-        ServerChoice::Historians(&[0, 1], _, 700)
-    ));
-    assert!(matches!(
-        decision.then,
-        ServerChoice::Peers(&[0, 1], Some(_))
-    ));
+    let hpas = Arc::new(HPA.owned());
+    let all = listing(&[0, 1], &hpas);
+    assert_eq!(decision.order[1], all);
+    let ServerChoice::Peers(all) = all else {
+        panic!("{all:?}");
+    };
+    let since = Some(700);
+    assert_eq!(
+        decision.order[0],
+        ServerChoice::Peers(Peers { since, ..all })
+    );
     // The history of a local server that is not initialized does not count.
     assert_eq!(resume(PODS, 5000, false, &both).row, Row::Resume);
 }
@@ -622,13 +632,21 @@ fn expired(question: RoutingInput<'_>, initialized: bool, snapshot: &Snapshot) -
         (decision.row, decision.no_such_resource),
         (Row::Resume, NoSuchResource::Doubt)
     );
-    [decision.to, decision.then, decision.finally].map(|choice| match choice {
+    decision.order.map(|choice| match choice {
         ServerChoice::Local => "local".to_owned(),
         ServerChoice::Nowhere => "nowhere".to_owned(),
-        ServerChoice::Peers(indices, gvr) => format!("{indices:?} {}", gvr.is_some()),
-        ServerChoice::Fitting(indices, _, version) => format!("{indices:?} {version}"),
-        ServerChoice::Historians(indices, gvr, since) => {
-            format!("{indices:?} {} since {since}", gvr.is_some())
+        ServerChoice::Peers(Peers { ready: true, .. }) => "only who is ready".to_owned(),
+        ServerChoice::Peers(Peers {
+            indices,
+            resource,
+            wanted,
+            since,
+            ready: false,
+        }) => {
+            let wanted = wanted.map(|wanted| format!(" {wanted:?}"));
+            let since = since.map(|since| format!(" since {since}"));
+            let [wanted, since] = [wanted, since].map(Option::unwrap_or_default);
+            format!("{indices:?} {}{wanted}{since}", resource.is_some())
         }
     })
 }
@@ -638,7 +656,7 @@ fn watch(gvr: GvrRef<'_>, since: Option<i64>) -> RoutingInput<'_> {
         resource: Some(gvr),
         rerouted: false,
         resume: since,
-        version: None,
+        wanted: None,
     }
 }
 
@@ -671,13 +689,11 @@ fn after_a_410_known_histories_come_first_then_all_that_list_the_resource_then_l
         of_others,
         ["[0, 1, 3] true since 700", "[0, 1, 3] true", "nowhere"]
     );
-    let version = "1.32".parse().ok();
-    assert!(version.is_some());
     let versioned = RoutingInput {
-        version,
+        wanted: Some(Wanted::Newest),
         ..watch(PODS, Some(700))
     };
-    assert_eq!(expired(versioned, true, &all)[1], "[0, 1] 1.32");
+    assert_eq!(expired(versioned, true, &all)[1], "[0, 1] true Newest");
 }
 
 #[test]

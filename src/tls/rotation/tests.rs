@@ -2,12 +2,12 @@ use std::fs;
 use std::path::Path;
 
 use rcgen::{CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair as Key};
+use rustls::sign::CertifiedKey;
 use tempfile::TempDir;
 
 use super::*;
 use crate::config::KeyPair;
 use crate::tls::credentials::Trust;
-use crate::tls::files::ChainAndKey;
 
 /// A directory with a certificate, its key and a CA.
 struct Ground {
@@ -44,15 +44,15 @@ impl Ground {
     fn files(&self) -> Vec<TlsFile> {
         let pair = self.pair();
         vec![
-            TlsFile::certificates("certFile", &pair.cert_file),
-            TlsFile::key("keyFile", &pair.key_file),
-            TlsFile::certificates("caFile", &self.dir.path().join("ca")),
+            TlsFile::new("certFile", &pair.cert_file),
+            TlsFile::new("keyFile", &pair.key_file),
+            TlsFile::new("caFile", &self.dir.path().join("ca")),
         ]
     }
 
-    fn rotation(&self) -> (ChainAndKey, Rotation<ChainAndKey>) {
+    fn rotation(&self) -> (CertifiedKey, Rotation<CertifiedKey>) {
         let pair = self.pair();
-        let make = move |reading: &FileSnapshot<'_>| reading.pair(&pair);
+        let make = move |reading: &FileSnapshot<'_>| reading.certified_key(&pair);
         Rotation::begin("test", self.files(), make).unwrap()
     }
 
@@ -187,10 +187,10 @@ fn a_link_to_a_directory_that_leads_elsewhere_is_a_change() {
         key_file: path("key"),
     };
     let files = vec![
-        TlsFile::certificates("certFile", &pair.cert_file),
-        TlsFile::key("keyFile", &pair.key_file),
+        TlsFile::new("certFile", &pair.cert_file),
+        TlsFile::new("keyFile", &pair.key_file),
     ];
-    let make = move |reading: &FileSnapshot<'_>| reading.pair(&pair);
+    let make = move |reading: &FileSnapshot<'_>| reading.certified_key(&pair);
     let (_, mut rotation) = Rotation::begin("test", files, make).unwrap();
     assert_eq!(looks(&mut rotation, 1), ["same"]);
     link("..2");
@@ -201,7 +201,9 @@ fn a_link_to_a_directory_that_leads_elsewhere_is_a_change() {
 fn the_first_of_a_file_to_expire_counts() {
     let ground = Ground::new();
     let [soon, late] = [2030, 2040].map(|year| issued(year)[0].clone());
-    ground.write("ca", &[late, soon].concat());
+    ground.write("ca", &[late, soon.clone()].concat());
+    // Nobody uses it.
+    ground.write("key", &[issued(2100)[1].clone(), soon].concat());
     let files = ground.files();
     let reading = FileSnapshot::read(&files);
     let ends: Vec<_> = reading.expirations().collect();

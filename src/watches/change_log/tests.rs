@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 use proptest::prelude::*;
 
 use super::*;
+use bytes::Bytes;
+
 use crate::watches::follower::Follower;
 use crate::watches::frames::{FrameFormat, ObjectType};
 use crate::watches::sample::{KeyCount, ListedIn, Sample};
@@ -19,7 +21,8 @@ fn log(from: i64, changes: &[(i64, &str)], through: i64) -> ChangeLog {
 }
 
 fn at(revision: i64, seen: u32) -> WatchPosition {
-    WatchPosition { revision, seen }
+    let position = WatchPosition::all_of(revision);
+    WatchPosition { seen, ..position }
 }
 
 #[test]
@@ -219,6 +222,10 @@ impl World {
             .nth(self.delivered.len())
     }
 
+    fn passes(&mut self, mut frame: Bytes) {
+        while self.stream.next(&mut frame).unwrap().is_some() {}
+    }
+
     fn step(&mut self, step: &Step) {
         match step {
             Step::Commit(keys) => {
@@ -240,8 +247,8 @@ impl World {
                 if let Some((revision, key)) = self.next() {
                     self.delivered.push((revision, key));
                     let (namespace, name) = KEYS[key].0["pods/".len()..].split_once('/').unwrap();
-                    self.stream.passed(
-                        &format!(
+                    self.passes(
+                        format!(
                             r#"{{"type":"MODIFIED","object":{{"kind":"Pod","apiVersion":"v1","metadata":{{"namespace":"{namespace}","name":"{name}","resourceVersion":"{revision}"}}}}}}{}"#,
                             '\n'
                         )
@@ -258,8 +265,7 @@ impl World {
                 let last = self.delivered.last().map_or(0, |(revision, _)| *revision);
                 if revision >= last && revision >= self.start {
                     self.complete = revision;
-                    self.stream
-                        .passed(&FrameFormat::Json.bookmark(&pod(), revision).unwrap());
+                    self.passes(FrameFormat::Json.bookmark(&pod(), revision).unwrap());
                 }
             }
             Step::Ask(commits) => self.ask(*commits),

@@ -2,9 +2,9 @@
 //! [`FrameFormat`] (what a frame says) and [`Frames`] (where frames end, and what those of a stream say); [`first_event`]
 //! looks at the first one before it is passed on.
 //!
-//! Invariants: forwarding is never delayed, the bytes are copies. The same bytes give the same events however they are
-//! split. At most one frame of at most [`LIMIT`] bytes is buffered. After a frame that is too large or cannot be parsed
-//! nothing more is parsed; where frames end is still known.
+//! Invariants: frames pass on as soon as they are whole, large ones as they come. The same bytes give the same events however
+//! they are split. At most one frame of at most [`LIMIT`] bytes is buffered. After a frame that is too large or cannot be
+//! parsed nothing more is parsed; where frames end is still known.
 
 pub mod first_event;
 mod json;
@@ -12,12 +12,14 @@ mod protobuf;
 
 use std::borrow::Cow;
 
-use bytes::{Bytes, BytesMut};
+use bytes::{Buf, Bytes, BytesMut};
 use http::HeaderMap;
 use http::header::{CONTENT_ENCODING, CONTENT_TYPE, HeaderValue};
 
 use crate::kube::media_type;
 
+/// Longest frame of which nothing is passed on before its end: where its server stops, another one can go on.
+pub const HELD: usize = 64 << 10;
 /// Longest frame that is read: etcd takes objects of 1.5 MiB, and Base64 and escapes make JSON longer.
 pub const LIMIT: usize = 4 << 20;
 
@@ -27,7 +29,7 @@ pub const TABLE: &str = "Table";
 pub const PARTIAL_METADATA: &str = "PartialObjectMetadata";
 
 /// The framing of events. CBOR, which apiservers serve behind an alpha gate, is not read.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum FrameFormat {
     /// One JSON object per line.
     Json,
@@ -64,7 +66,7 @@ pub enum EventKind {
 }
 
 /// `apiVersion` and `kind` of a stream's objects.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct ObjectType {
     pub api_version: String,
     pub kind: String,
@@ -144,7 +146,7 @@ impl FrameFormat {
 }
 
 /// How far a stream is in its current frame.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Copy, Default, Hash)]
 struct FrameEnd {
     /// Bytes of the length prefix so far; of JSON, which has none, 1 within a line.
     begun: u8,
@@ -201,13 +203,26 @@ impl FrameEnd {
     }
 }
 
-/// Finds the frames of one stream, and reads them until one cannot be read.
-#[derive(Debug)]
+/// What becomes of a frame.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FrameFate {
+    Passes,
+    /// It is left out.
+    LeftOut,
+    /// It passes, and nothing after it is read.
+    EndsReading,
+}
+
+/// Finds the frames of one stream and passes them on whole, up to [`HELD`] bytes. Reads them until one cannot be read; from
+/// then on bytes pass as they come.
+#[derive(Debug, Clone, Hash)]
 pub struct Frames {
     pub format: FrameFormat,
     end: FrameEnd,
-    /// The start of a frame whose end was not forwarded yet.
+    /// The start of a frame whose end has not come yet.
     half: BytesMut,
+    /// What is in `half` was passed on.
+    is_half_passed: bool,
     is_read: bool,
 }
 
@@ -217,6 +232,7 @@ impl Frames {
             format,
             end: FrameEnd::default(),
             half: BytesMut::new(),
+            is_half_passed: false,
             is_read: true,
         }
     }
@@ -226,9 +242,12 @@ impl Frames {
         self.half.capacity()
     }
 
-    /// Whether the bytes so far end with a frame.
+    /// Whether what was passed on ends with a frame.
     pub fn at_boundary(&self) -> bool {
-        self.end.is_boundary()
+        match self.half.is_empty() {
+            true => self.is_read || self.end.is_boundary(),
+            false => !self.is_half_passed,
+        }
     }
 
     /// Whether all frames so far were read.
@@ -239,50 +258,107 @@ impl Frames {
     /// From now on only the ends of frames are found.
     pub fn stop_reading(&mut self) {
         self.is_read = false;
+        if std::mem::take(&mut self.is_half_passed) {
+            self.half = BytesMut::new();
+        }
+    }
+
+    /// The stream goes on with the first byte of a frame, from another server: of half a frame nothing is passed on.
+    pub fn begin_again(&mut self) {
+        self.end = FrameEnd::default();
         self.half = BytesMut::new();
     }
 
-    /// Takes the next bytes of the stream; `each` gets the event of every frame that they complete.
-    pub fn take(
+    /// Takes bytes from `data`, and returns the next ones to pass on. `None`: all were taken. `hold`: no frame passes in
+    /// part. `each` gets every frame that is read, once, and says what becomes of it.
+    pub fn next<E>(
         &mut self,
-        data: &Bytes,
-        mut each: impl FnMut(ObjectEvent<'_>) -> Result<(), UnknownFrame>,
-    ) -> Result<(), UnknownFrame> {
-        let mut rest = data.clone();
-        while self.is_read && !rest.is_empty() {
-            if self.next(&mut rest, &mut each).is_err() {
-                self.stop_reading();
+        data: &mut Bytes,
+        hold: bool,
+        mut each: impl FnMut(Result<Event<'_>, UnknownFrame>) -> Result<FrameFate, E>,
+    ) -> Result<Option<Bytes>, E> {
+        // Whole frames at the start of `data` that pass.
+        let mut run = 0;
+        while self.is_read && run < data.len() {
+            let before = self.end;
+            let end = self
+                .end
+                .take(self.format, data.get(run..).unwrap_or_default());
+            if run > 0 && end.is_none() {
+                self.end = before;
+                break;
+            }
+            let Some(end) = end.filter(|_| self.half.is_empty()) else {
+                match self.part(data, end, hold, &mut each)? {
+                    Some(passes) => return Ok(Some(passes)),
+                    None => continue,
+                }
+            };
+            match each(self.format.read(&data.slice(run..run + end)))? {
+                FrameFate::Passes => run += end,
+                FrameFate::EndsReading => {
+                    run += end;
+                    self.stop_reading();
+                }
+                FrameFate::LeftOut => {
+                    let passes = data.split_to(run);
+                    data.advance(end);
+                    run = 0;
+                    if !passes.is_empty() {
+                        return Ok(Some(passes));
+                    }
+                }
             }
         }
-        self.end.skip(self.format, &rest);
-        self.is_read.then_some(()).ok_or(UnknownFrame)
+        if run > 0 {
+            return Ok(Some(data.split_to(run)));
+        }
+        let unread = match self.half.is_empty() || self.is_read {
+            true if self.is_read => Bytes::new(),
+            true => {
+                self.end.skip(self.format, data);
+                std::mem::take(data)
+            }
+            false => std::mem::take(&mut self.half).freeze(),
+        };
+        Ok(Some(unread).filter(|unread| !unread.is_empty()))
     }
 
-    /// Takes the bytes of one frame from `rest`.
-    fn next(
+    /// Takes a part of a frame. `end`: how much of `data` is its rest. Returns what passes of it.
+    fn part<E>(
         &mut self,
-        rest: &mut Bytes,
-        each: &mut impl FnMut(ObjectEvent<'_>) -> Result<(), UnknownFrame>,
-    ) -> Result<(), UnknownFrame> {
-        let end = self.end.take(self.format, rest);
-        let part = rest.split_to(end.unwrap_or(rest.len()));
-        if self.half.len() + part.len() + self.end.left > LIMIT + protobuf::LENGTH {
-            return Err(UnknownFrame);
+        data: &mut Bytes,
+        end: Option<usize>,
+        hold: bool,
+        each: &mut impl FnMut(Result<Event<'_>, UnknownFrame>) -> Result<FrameFate, E>,
+    ) -> Result<Option<Bytes>, E> {
+        let part = data.split_to(end.unwrap_or(data.len()));
+        let length = self.half.len() + part.len() + self.end.left;
+        self.half.extend_from_slice(&part);
+        let is_part_passed = self.is_half_passed;
+        if end.is_none() && length <= LIMIT + protobuf::LENGTH {
+            self.is_half_passed |= !hold && self.half.len() > HELD;
+            return Ok(match (is_part_passed, self.is_half_passed) {
+                (true, _) => Some(part),
+                (false, true) => Some(Bytes::copy_from_slice(&self.half)),
+                (false, false) => None,
+            });
         }
-        let frame = match self.half.is_empty() && end.is_some() {
-            true => part,
-            false => {
-                self.half.extend_from_slice(&part);
-                if end.is_none() {
-                    return Ok(());
-                }
-                std::mem::take(&mut self.half).freeze()
-            }
+        self.is_half_passed = false;
+        let frame = std::mem::take(&mut self.half).freeze();
+        let event = match end.is_some() && length <= LIMIT + protobuf::LENGTH {
+            true => self.format.read(&frame),
+            false => Err(UnknownFrame),
         };
-        match self.format.read(&frame)? {
-            Event::Object(event) => each(event),
-            Event::Error(_) => Err(UnknownFrame),
+        let fate = each(event)?;
+        if fate == FrameFate::EndsReading {
+            self.stop_reading();
         }
+        Ok(match fate {
+            _ if is_part_passed => Some(part),
+            FrameFate::LeftOut => None,
+            FrameFate::Passes | FrameFate::EndsReading => Some(frame),
+        })
     }
 }
 

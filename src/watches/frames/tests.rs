@@ -11,9 +11,13 @@ type Owned = (EventKind, i64, String, String, String);
 /// What is read of a stream that comes in these pieces, and whether it was understood to its end.
 fn read(format: FrameFormat, pieces: &[&[u8]]) -> (Vec<Owned>, bool, bool) {
     let mut frames = Frames::new(format);
-    let mut events = Vec::new();
+    let (mut events, mut passed) = (Vec::new(), Vec::new());
     for piece in pieces {
-        let taken = frames.take(&Bytes::copy_from_slice(piece), |event| {
+        let mut data = Bytes::copy_from_slice(piece);
+        let mut each = |event: Result<Event<'_>, UnknownFrame>| {
+            let Ok(Event::Object(event)) = event else {
+                return Ok::<_, ()>(FrameFate::EndsReading);
+            };
             events.push((
                 event.kind,
                 event.revision,
@@ -21,13 +25,37 @@ fn read(format: FrameFormat, pieces: &[&[u8]]) -> (Vec<Owned>, bool, bool) {
                 event.api_version.into_owned(),
                 event.object_kind.into_owned(),
             ));
-            Ok(())
-        });
-        if taken.is_err() {
+            Ok(FrameFate::Passes)
+        };
+        while let Some(passes) = frames.next(&mut data, false, &mut each).unwrap() {
+            passed.extend_from_slice(&passes);
+        }
+        if !frames.is_read() {
             return (events, false, false);
         }
     }
-    (events, true, frames.at_boundary())
+    let stream = pieces.concat();
+    assert!(stream.starts_with(&passed), "nothing is changed");
+    assert!(frames.at_boundary() || passed.len() > HELD);
+    (
+        events,
+        true,
+        passed.len() == stream.len() && frames.at_boundary(),
+    )
+}
+
+fn passes(_: Result<Event<'_>, UnknownFrame>) -> Result<FrameFate, ()> {
+    Ok(FrameFate::Passes)
+}
+
+/// What passes of a piece, whatever it says.
+fn next(frames: &mut Frames, piece: &[u8]) -> Vec<u8> {
+    let mut data = Bytes::copy_from_slice(piece);
+    let mut passed = Vec::new();
+    while let Some(passing) = frames.next(&mut data, false, passes).unwrap() {
+        passed.extend_from_slice(&passing);
+    }
+    passed
 }
 
 fn config_map() -> ObjectType {
@@ -224,12 +252,50 @@ fn a_frame_that_is_too_large_is_not_kept() {
     let mut frames = Frames::new(FrameFormat::Json);
     let mut kept = 0;
     for _ in 0..1000 {
-        match frames.take(&Bytes::copy_from_slice(&piece), |_| Ok(())) {
-            Ok(()) => kept += piece.len(),
-            Err(UnknownFrame) => break,
+        let each = |event: Result<Event<'_>, UnknownFrame>| {
+            event.map_or(Ok::<_, ()>(FrameFate::EndsReading), |_| {
+                Ok(FrameFate::Passes)
+            })
+        };
+        let mut data = Bytes::copy_from_slice(&piece);
+        while frames.next(&mut data, true, each).unwrap().is_some() {}
+        if !frames.is_read() {
+            break;
         }
+        kept += piece.len();
     }
     assert!((LIMIT - piece.len()..=LIMIT).contains(&kept), "{kept}");
+    assert!(frames.kept() == 0 && !frames.at_boundary());
+}
+
+#[test]
+fn a_frame_passes_whole_and_a_large_one_as_it_comes() {
+    for format in FORMATS {
+        let [first, second] = ["a", "b"].map(|name| frame_of(format, "ADDED", 5, name, "x"));
+        let mut frames = Frames::new(format);
+        assert_eq!(
+            next(&mut frames, &[&first[..], &second[..9]].concat()),
+            first
+        );
+        assert!(frames.at_boundary() && frames.kept() > 0);
+        assert_eq!(next(&mut frames, &second[9..]), second);
+
+        let large = frame_of(format, "ADDED", 6, "c", &"x".repeat(2 * HELD));
+        assert_eq!(next(&mut frames, &large[..HELD]), b"");
+        assert_eq!(next(&mut frames, &large[HELD..HELD + 9]), large[..HELD + 9]);
+        assert!(!frames.at_boundary());
+        assert_eq!(next(&mut frames, &large[HELD + 9..]), large[HELD + 9..]);
+        assert!(frames.at_boundary() && frames.is_read());
+
+        // Of half a frame nothing was passed on: the stream may go on with another one.
+        assert_eq!(next(&mut frames, &first[..9]), b"");
+        frames.begin_again();
+        assert_eq!(next(&mut frames, &second), second);
+        // Nothing is kept any more: what was held passes with the rest.
+        assert_eq!(next(&mut frames, &first[..9]), b"");
+        frames.stop_reading();
+        assert_eq!(next(&mut frames, &first[9..]), first);
+    }
 }
 
 #[test]
@@ -279,10 +345,13 @@ proptest! {
         let stream: Vec<u8> = names.iter().flat_map(|name| frame_of(format, "ADDED", 1, name, "")).collect();
         let (mut frames, mut ends) = (Frames::new(format), Frames::new(format));
         ends.stop_reading();
+        let (mut whole, mut taken) = (Vec::new(), 0);
         for piece in cut(&stream, &at) {
-            frames.take(&Bytes::copy_from_slice(piece), |_| Ok(())).unwrap();
-            prop_assert!(ends.take(&Bytes::copy_from_slice(piece), |_| Ok(())).is_err());
-            prop_assert_eq!(ends.at_boundary(), frames.at_boundary());
+            whole.extend(next(&mut frames, piece));
+            prop_assert_eq!(next(&mut ends, piece), piece);
+            taken += piece.len();
+            prop_assert_eq!(ends.at_boundary(), whole.len() == taken);
+            prop_assert!(frames.at_boundary() && stream.starts_with(&whole));
         }
         prop_assert!(ends.at_boundary());
     }

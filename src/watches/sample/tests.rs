@@ -1,11 +1,12 @@
 use super::*;
+use crate::kube::gvr::GroupVersion;
 
-fn widgets() -> WatchedResource {
-    WatchedResource {
-        group: "example.test".into(),
-        version: "v1".into(),
-        resource: "widgets".into(),
-    }
+fn resource(group: &str, resource: &str) -> Gvr {
+    let version = GroupVersion {
+        group: group.to_owned(),
+        version: "v1".to_owned(),
+    };
+    version.gvr(resource)
 }
 
 fn list(revision: &str, items: &str) -> Option<Sample> {
@@ -25,34 +26,24 @@ fn item(namespace: &str, name: &str, revision: &str) -> String {
 
 #[test]
 fn paths_are_those_of_the_resource() {
-    assert_eq!(
-        widgets().list_path(),
-        "/apis/example.test/v1/widgets?limit=1"
-    );
-    let pods = WatchedResource {
-        group: "".into(),
-        version: "v1".into(),
-        resource: "pods".into(),
-    };
-    assert_eq!(pods.list_path(), "/api/v1/pods?limit=1");
-    assert_eq!(
-        [pods.document_path(), pods.api_version()],
-        ["/api/v1", "v1"]
-    );
+    let widgets = resource("example.test", "widgets");
+    assert_eq!(list_path(&widgets), "/apis/example.test/v1/widgets?limit=1");
+    assert_eq!(list_path(&resource("", "pods")), "/api/v1/pods?limit=1");
 }
 
 #[test]
 fn the_kind_is_that_of_the_resource_and_not_of_its_subresources() {
     let document = br#"{"kind":"APIResourceList","groupVersion":"example.test/v1","resources":[
         {"name":"widgets/status","kind":"Other"},{"name":"widgets","kind":"Widget","verbs":["get"]}]}"#;
-    assert_eq!(widgets().kind(document).as_deref(), Some("Widget"));
+    let widgets = resource("example.test", "widgets");
+    assert_eq!(kind(&widgets, document).as_deref(), Some("Widget"));
     for unknown in [
         &b"{}"[..],
         b"",
         br#"{"resources":[{"name":"gadgets","kind":"Gadget"}]}"#,
         br#"{"resources":[{"name":"widgets","kind":""}]}"#,
     ] {
-        assert_eq!(widgets().kind(unknown), None);
+        assert_eq!(kind(&widgets, unknown), None);
     }
 }
 

@@ -50,7 +50,8 @@ fn of(path: &str, others: &[&str]) -> Option<(String, String)> {
     };
     let snapshot = Snapshot::new(true, Vec::new(), None, Arc::new(custom()));
     let kind = snapshot.kind_at(false, asked.into())?;
-    Some((root(&etcd(others), kind, asked)?, scope(asked)))
+    let root = root(&etcd(others), kind, asked.into())?;
+    Some((root, scope(asked.into(), &asked.namespace)))
 }
 
 #[test]

@@ -237,7 +237,7 @@ async fn a_virtual_address_moves_between_proxies_under_load() {
     assert!(load.clients.try_join_next().is_none(), "a client panicked");
 }
 
-/// As after a split between the nodes, when both believe that they have to have it.
+/// As after a split between the nodes, when both think that they have to have it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_virtual_address_on_two_nodes_is_served_by_both() {
     if !runs_inside("addresses::a_virtual_address_on_two_nodes_is_served_by_both") {

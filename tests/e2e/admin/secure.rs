@@ -19,7 +19,7 @@ use testkit::pki::{LeafOptions, SERVER_NAME};
 use testkit::proxy::{Proxy, ProxyOptions, Until};
 use testkit::wait::eventually;
 
-const PORT: u16 = 10261;
+const PORT: u16 = 6451;
 const BUILD: &str = "kube_interop_proxy_build_info";
 
 /// Holds the address of the secure port.

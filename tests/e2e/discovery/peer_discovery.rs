@@ -14,7 +14,6 @@ use testkit::kube::KubeApiServer;
 use testkit::proxy::{Proxy, ProxyOptions, Until};
 use testkit::wait::{eventually, holds};
 
-const READS: &str = "kube_interop_proxy_discovery_reads_total";
 const SOURCES: &str = "kube_interop_proxy_discovery_sources";
 /// Longer than documents that did not change are left alone, with the interval of [`often`].
 const WHILE: Duration = Duration::from_secs(3);
@@ -102,7 +101,6 @@ async fn where_all_list_the_same_nobody_is_asked() {
     for proxy in [&proxy_a, &proxy_b] {
         let status = proxy.statusz().await;
         assert_eq!(status["discovery"]["added"], Value::Array(Vec::new()));
-        assert_eq!(proxy.metric(READS, &[]).await, 0.0);
     }
 }
 
@@ -212,7 +210,7 @@ async fn a_subresource_that_only_a_peer_has_is_added() {
 }
 
 #[tokio::test]
-async fn a_peer_that_breaks_is_believed_as_it_was() {
+async fn of_a_peer_that_breaks_the_last_documents_stay() {
     let ground = Ground::new().await;
     let a = ground.double(v1_36().without_group("autoscaling")).await;
     let b = ground.double(v1_36()).await;
@@ -223,8 +221,6 @@ async fn a_peer_that_breaks_is_believed_as_it_was() {
     until_added(&proxy_a, "autoscaling", "v2", false).await;
     for fault in [Fault::Status(500, None), Fault::Reset, Fault::Stream(4096)] {
         b.set_fault("/apis", Some(fault));
-        let failed = [("result", "failed")];
-        let before = proxy_a.metric(READS, &failed).await;
         eventually("that is noticed", LONG, async || {
             let status = proxy_a.statusz().await;
             assert_eq!(
@@ -236,7 +232,6 @@ async fn a_peer_that_breaks_is_believed_as_it_was() {
             source["state"] == "failing" && source["error"].is_string()
         })
         .await;
-        assert!(proxy_a.metric(READS, &failed).await > before);
         assert_eq!(proxy_a.metric(SOURCES, &[("state", "failing")]).await, 1.0);
         b.set_fault("/apis", None);
         eventually("it is read again", LONG, async || {
@@ -296,7 +291,7 @@ async fn what_only_a_dead_server_had_is_stale_and_goes_with_its_record_though_tw
 }
 
 #[tokio::test]
-async fn a_restarted_local_apiserver_is_believed_to_lack_nothing_before_it_is_read() {
+async fn a_restarted_local_apiserver_is_taken_to_lack_nothing_before_it_is_read() {
     let ground = Ground::new().await;
     let (mut a, b) = (ground.double(v1_36()).await, ground.double(v1_36()).await);
     let (proxy_a, _proxy_b) = tokio::join!(
@@ -396,13 +391,14 @@ async fn real_apiservers_tell_each_others_proxies() {
     }
     let status = proxy_a.statusz().await;
     let discovery = &status["discovery"];
-    assert_eq!(
-        discovery["added"].as_array().map(Vec::len),
-        Some(versions.len()),
-        "{discovery:#}"
-    );
+    let added = discovery["added"].as_array().unwrap();
+    let of_group = added.iter().filter(|it| it["group"] == "autoscaling");
+    assert_eq!(of_group.count(), versions.len(), "{discovery:#}");
+    // Other versions differ in more than that.
+    let alike = a.abilities() == b.abilities();
+    assert!(!alike || added.len() == versions.len(), "{discovery:#}");
     assert_eq!(discovery["sources"][0]["undescribed"], 0, "{discovery:#}");
     let nothing = Value::Array(Vec::new());
-    assert_eq!(proxy_b.statusz().await["discovery"]["added"], nothing);
+    assert!(!alike || proxy_b.statusz().await["discovery"]["added"] == nothing);
     until_read(&proxy_a).await;
 }

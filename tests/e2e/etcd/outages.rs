@@ -20,7 +20,7 @@ use testkit::steady::Steady;
 use testkit::wait::{eventually, holds};
 
 pub const AGE: &str = "kube_interop_proxy_etcd_state_age_seconds";
-pub const LISTS: &str = "kube_interop_proxy_etcd_lists";
+pub const LISTS: &str = "kube_interop_proxy_etcd_lists_total";
 /// `peer.leaseTTL` of these tests' proxies.
 const LEASE_TTL: Duration = Duration::from_secs(3);
 /// What only A serves, where a test says so.

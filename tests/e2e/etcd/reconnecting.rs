@@ -193,7 +193,7 @@ async fn two_clusters_in_one_etcd_know_nothing_of_each_other() {
     let registries = ["/registry", "/registry2"].map(|prefix| Registry::new(etcd.clone(), prefix));
     registries[0].put_definition("parts.one.example").await;
     registries[1].put_definition("parts.two.example").await;
-    // Of the other cluster: if it were believed, there would be no things.
+    // Of the other cluster: if it counted, there would be no things.
     registries[0].put_definition("things.two.example").await;
     registries[1].put_definition("things.one.example").await;
     let apart = async || {

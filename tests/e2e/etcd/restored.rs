@@ -14,7 +14,7 @@ use testkit::registry::Registry;
 use testkit::steady::Steady;
 use testkit::wait::{eventually, holds};
 
-const RESTORES: &str = "kube_interop_proxy_etcd_restores";
+const RESTORES: &str = "kube_interop_proxy_etcd_restores_total";
 
 /// What B alone serves may be refused for a moment, but is never nobody's.
 fn never_a_404(cluster: &Cluster) -> Steady {

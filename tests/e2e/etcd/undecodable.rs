@@ -6,7 +6,7 @@ use testkit::proxy::{Proxy, Until};
 use testkit::registry::Registry;
 use testkit::wait::eventually;
 
-const UNDECODABLE: &str = "kube_interop_proxy_etcd_undecodable";
+const UNDECODABLE: &str = "kube_interop_proxy_etcd_undecodable_total";
 const ENCRYPTED: &str = "k8s:enc:aescbc:v1:key1:classified";
 /// What a later version may write.
 const LATER_SERVER: &str = r#"{"endpoint":{"addresses":["10.0.0.1"],"port":6443},"resources":[]}"#;

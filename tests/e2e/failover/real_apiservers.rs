@@ -35,7 +35,7 @@ fn hpa(number: usize) -> String {
     json!({"apiVersion": "autoscaling/v1", "kind": "HorizontalPodAutoscaler",
         // A prefix for each: of 2,000 names with one prefix two are alike in every seventh run, which is a 500.
         "metadata": {"generateName": format!("load-{number}-"), "labels": {"number": number.to_string()}},
-        "spec": {"maxReplicas": 1, "scaleTargetRef": {"kind": "Deployment", "name": "load"}}})
+        "spec": {"maxReplicas": 1, "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "load"}}})
     .to_string()
 }
 

@@ -242,7 +242,7 @@ async fn other_429s_pass_whether_it_is_shutting_down_or_not() {
 }
 
 #[tokio::test]
-async fn the_words_alone_are_not_believed_of_an_apiserver_that_is_ready() {
+async fn the_words_alone_do_not_count_of_an_apiserver_that_is_ready() {
     let cluster = Cluster::new().await;
     let words = ScriptedAnswer::new(429)
         .header("Content-Type", "text/plain; charset=utf-8")

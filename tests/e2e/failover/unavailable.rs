@@ -1,4 +1,4 @@
-//! An apiserver that cannot answer reads at the moment: it builds a watch cache (1.31 and later), or its etcd is away for it
+//! An apiserver that cannot answer reads at the moment: it builds a watch cache (1.31 and later), or its etcd is down for it
 //! alone. Other servers are asked; if none answers, its own answer passes unchanged.
 
 use serde_json::json;
@@ -78,7 +78,7 @@ async fn if_no_server_has_the_cache_its_answer_passes() {
     }
 }
 
-/// The local apiserver's `/readyz` says that its etcd is away.
+/// The local apiserver's `/readyz` says that its etcd is down.
 async fn loses_etcd(three: &Three, servers: &[usize]) {
     for server in servers {
         let readyz = ScriptedAnswer::new(500).header("Content-Type", "text/plain");

@@ -11,9 +11,9 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use testkit::client::Client;
-use testkit::cluster::{Cluster, LONG, Single};
-use testkit::double::ServedResource;
+use testkit::cluster::{Cluster, LONG, Single, patient};
 use testkit::double::upgrade::GREETING;
+use testkit::double::{ServedResource, v1_20};
 use testkit::proxy::Proxy;
 use testkit::raw;
 use testkit::upgraded::Upgraded;
@@ -33,7 +33,10 @@ const WEBSOCKET: &str = "Connection: keep-alive, Upgrade\r\nUpgrade: websocket\r
 
 /// A and B with proxies; a client of A gets both local and rerouted streams.
 async fn cluster() -> Cluster {
-    let cluster = Cluster::new().await;
+    with_shells(Cluster::new().await).await
+}
+
+async fn with_shells(cluster: Cluster) -> Cluster {
     let mut shells = ServedResource::new("debug.example", "v1", "shells", "Shell");
     shells.subresources.push("exec".to_owned());
     cluster.b.add_resource(shells);
@@ -163,7 +166,9 @@ async fn headers_of_an_upgrade_arrive_as_they_were_sent() {
 
 #[tokio::test]
 async fn three_minutes_of_silence_end_no_stream() {
-    let cluster = cluster().await;
+    // It lasts: what the proxies do beside it is done rarely.
+    let rarely = |options| patient(options).set("apiServer.probeInterval", "5s");
+    let cluster = with_shells(Cluster::with(v1_20(), rarely).await).await;
     let client = cluster.client().cert("admin");
     let mut streams = Vec::new();
     for target in [LOCAL, REROUTED] {

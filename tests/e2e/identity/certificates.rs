@@ -126,7 +126,7 @@ async fn chains_and_purposes_are_judged_as_gos_x509_judges_them() {
     ] {
         let client = world.proxy.client(&world.ground.pki).cert(name);
         for client in [client.http1(), client.http2()] {
-            // None of them is a peer: what they say of users is not believed.
+            // None of them is a peer: what they say of users is not accepted.
             let client = client.header("X-Remote-User", "kubernetes-admin");
             assert_eq!(asks_as(&client).await, user, "{name}");
         }

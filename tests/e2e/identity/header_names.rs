@@ -34,8 +34,8 @@ fn climber(client: &Client) -> Client {
     FORGED.into_iter().fold(client.clone(), claim)
 }
 
-/// The apiserver itself believes the header, of somebody who has the proxy's certificate.
-async fn believes_it(apiserver: &KubeApiServer, ground: &Ground) {
+/// The apiserver itself accepts the header, of somebody who has the proxy's certificate.
+async fn accepts_it(apiserver: &KubeApiServer, ground: &Ground) {
     let peer = Client::new(apiserver.addr(), &ground.pki).cert("front-proxy-client");
     let alice = climber(&peer.header("X-Remote-User", "alice"));
     assert_eq!(alice.get(SECRETS).await.code(), 200);
@@ -101,7 +101,7 @@ async fn a_header_that_only_the_apiserver_names_has_no_effect_from_the_start_on(
     let proxy = Proxy::start(ground.proxy("a", a.addr()).until(Until::Live)).await;
     let clients = everybody(&proxy, &ground);
     nobody_climbs(&clients, SECRETS, async || proxy.is_ready().await).await;
-    believes_it(&a, &ground).await;
+    accepts_it(&a, &ground).await;
     let asked = std::cell::Cell::new(0);
     let ten_times = async || {
         asked.set(asked.get() + 1);
@@ -138,7 +138,7 @@ async fn a_header_that_only_another_apiserver_names_has_no_effect_there() {
         lists(&proxy_a.statusz().await, "b", "autoscaling")
     })
     .await;
-    believes_it(&b, &ground).await;
+    accepts_it(&b, &ground).await;
     for client in everybody(&proxy_a, &ground) {
         let answer = client.get(HPAS).await;
         assert_eq!(answer.code(), 403, "{}", answer.text());
@@ -202,7 +202,7 @@ async fn whoever_writes_the_config_map_locks_nobody_out_and_keeps_no_node_from_b
 }
 
 #[tokio::test]
-async fn a_name_that_clients_need_and_the_apiserver_believes_keeps_it_from_being_ready() {
+async fn a_name_that_clients_need_and_the_apiserver_accepts_keeps_it_from_being_ready() {
     let ground = Ground::new().await;
     let a = options(&ground, "cp-a")
         .without("requestheader-username-headers")
@@ -262,7 +262,7 @@ async fn while_names_are_unknown_a_users_own_headers_stay_here_and_etcd_tells_th
         arrive(&alice).await == (false, false)
     })
     .await;
-    // Over a connection without certificate no name is believed.
+    // Over a connection without certificate no name is accepted.
     assert_eq!(arrive(&bob).await, (true, false));
 
     let registry = Registry::new(ground.etcd.client().await, "/registry");
@@ -291,7 +291,7 @@ async fn while_names_are_unknown_a_users_own_headers_stay_here_and_etcd_tells_th
         arrive(&alice).await == (true, false)
     })
     .await;
-    // For a moment somebody takes out what the apiserver believes.
+    // For a moment somebody takes out what the apiserver accepts.
     registry.put(KEY, &map(r#"["X-Remote-Group"]"#)).await;
     let revision = registry.put(KEY, &map("garbage")).await;
     registry.delete(KEY).await;

@@ -169,7 +169,7 @@ async fn other_header_names_are_used_and_compared() {
     let group = ("serving.requestHeaderGroupHeaders", "[X-Remote-Group]");
     for (number, ((key, value), told)) in [
         (user, "401"),
-        (more, "does not believe x-other-user"),
+        (more, "ignores x-other-user"),
         (group, "403"),
     ]
     .into_iter()
@@ -197,14 +197,14 @@ async fn other_header_names_are_used_and_compared() {
         assert_eq!(name_of(&alice).await, "alice");
     }
 
-    // After a restart it is believed anew.
+    // After a restart its credentials are accepted again.
     a.restart().await;
     eventually("it is ready again", LONGER, async || proxy.is_ready().await).await;
     assert_eq!(name_of(&alice).await, "alice");
 }
 
 #[tokio::test]
-async fn an_apiserver_without_requestheader_flags_believes_nobody() {
+async fn an_apiserver_without_requestheader_flags_accepts_no_credentials() {
     let ground = Ground::new().await;
     let kube = options(&ground, "cp-a").without("requestheader-");
     let a = KubeApiServer::start(kube, &ground.pki).await;

@@ -18,7 +18,7 @@ const EXEC: &str = "/api/v1/namespaces/default/pods/x/exec";
 pub const BROKEN: &str = "kube_interop_proxy_certificates_broken";
 pub const LOADED: &str = "kube_interop_proxy_certificates_loaded_total";
 const EXPIRATION: &str = "kube_interop_proxy_certificate_expiration_timestamp_seconds";
-const LISTS: &str = "kube_interop_proxy_etcd_lists";
+const LISTS: &str = "kube_interop_proxy_etcd_lists_total";
 const LONG_RUNNING: &str = "kube_interop_proxy_long_running_requests";
 
 #[tokio::test]
@@ -57,7 +57,7 @@ async fn new_upstream_certificates_are_used_and_no_request_fails_meanwhile() {
     assert_eq!(watch.next_line(LONG).await.expect("a clean end"), None);
     assert!(bearer.is_quiet(Duration::from_millis(600)).await);
 
-    // It is the new certificate that the apiserver sees: one that it does not believe makes nobody anybody.
+    // It is the new certificate that the apiserver sees: one that it rejects makes nobody anybody.
     let stranger = LeafOptions::client("stranger");
     single
         .ground
@@ -306,8 +306,8 @@ async fn an_expired_certificate_is_said_and_keeps_nobody_from_starting() {
         .output()
         .unwrap();
     assert_eq!(check.status.code(), Some(1));
-    let said = String::from_utf8(check.stderr).unwrap();
-    assert!(said.starts_with("serving.certFile"), "{said}");
+    let said = String::from_utf8(check.stdout).unwrap();
+    assert!(said.contains(": serving.certFile"), "{said}");
     assert!(said.contains("expired on"), "{said}");
 
     let good = LeafOptions::server("kube-apiserver", &names);

@@ -343,7 +343,11 @@ async fn all_certificates_are_replaced_twice_and_no_request_fails() {
     let lists = async |cluster: &Cluster| {
         let mut lists = Vec::new();
         for proxy in [&cluster.proxy_a, &cluster.proxy_b] {
-            lists.push(proxy.metric("kube_interop_proxy_etcd_lists", &[]).await);
+            lists.push(
+                proxy
+                    .metric("kube_interop_proxy_etcd_lists_total", &[])
+                    .await,
+            );
         }
         lists
     };

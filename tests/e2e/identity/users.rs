@@ -153,7 +153,7 @@ async fn headers_named_in_connection_cannot_take_the_identity_away() {
 }
 
 #[tokio::test]
-async fn a_peers_word_is_believed() {
+async fn what_a_peer_says_of_users_is_accepted() {
     let world = Single::new().await;
     let peer = world.client().cert("front-proxy-client");
     peer.header("X-Remote-User", "carol")

@@ -76,7 +76,7 @@ async fn until_read(proxy: &Proxy, revision: i64, garbage: usize) {
     eventually("all of them are read", LONG, async || {
         let seen = metric("kube_interop_proxy_etcd_revision").await;
         // Seen first, then decoded.
-        let skipped = metric("kube_interop_proxy_etcd_undecodable").await;
+        let skipped = metric("kube_interop_proxy_etcd_undecodable_total").await;
         let all = seen >= revision as f64 && skipped >= garbage as f64;
         all.then_some(())
             .ok_or(format!("{seen}, {skipped} skipped"))

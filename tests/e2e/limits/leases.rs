@@ -19,7 +19,7 @@ use testkit::registry::Registry;
 use testkit::wait::eventually;
 
 const PATH: &str = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases";
-const UNDECODABLE: &str = "kube_interop_proxy_etcd_undecodable";
+const UNDECODABLE: &str = "kube_interop_proxy_etcd_undecodable_total";
 const DROPPED: &str = "kube_interop_proxy_dropped_log_lines_total";
 const WARNING: &str = "value cannot be decoded";
 /// Of a holder.
@@ -167,7 +167,9 @@ async fn large_values_are_read_in_parts_in_a_list_and_in_a_catch_up() {
     let mut proxy = Proxy::start(options.until(Until::Ready)).await;
     until_known(&proxy, 's', 340).await;
     until_known(&proxy, 'x', LARGE).await;
-    let lists = proxy.metric("kube_interop_proxy_etcd_lists", &[]).await;
+    let lists = proxy
+        .metric("kube_interop_proxy_etcd_lists_total", &[])
+        .await;
     let peak_of_list = peak(&mut proxy);
     assert!(peak_of_list < 96, "{peak_of_list} MiB");
 
@@ -182,7 +184,9 @@ async fn large_values_are_read_in_parts_in_a_list_and_in_a_catch_up() {
     until_known(&proxy, 'z', LARGE).await;
     let peak_of_changes = peak(&mut proxy);
     assert!(peak_of_changes < 96, "{peak_of_changes} MiB");
-    let now = proxy.metric("kube_interop_proxy_etcd_lists", &[]).await;
+    let now = proxy
+        .metric("kube_interop_proxy_etcd_lists_total", &[])
+        .await;
     assert_eq!(now, lists, "nothing was listed again");
 }
 

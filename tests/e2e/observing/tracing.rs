@@ -63,10 +63,6 @@ async fn a_rerouted_request_has_one_trace_through_both_proxies_and_their_apiserv
             (decision.into(), "list".into())
         );
         assert_eq!(
-            (own("attempts"), own("target")),
-            ("1".into(), target.to_string())
-        );
-        assert_eq!(
             received.events(),
             [("attempt".to_owned(), target.to_string())]
         );
@@ -103,7 +99,7 @@ async fn a_span_names_every_attempt_and_why_the_proxy_answered_itself() {
         cluster.a.addr().to_string(),
         cluster.proxy_b.addr().to_string(),
     );
-    let (first, last) = (("attempt".to_owned(), a), ("attempt".to_owned(), b.clone()));
+    let (first, last) = (("attempt".to_owned(), a), ("attempt".to_owned(), b));
     let events = of_a.events();
     let failed = ("attempt failed".to_owned(), "broke_off".to_owned());
     // A connection that was used before is tried once more.
@@ -111,7 +107,6 @@ async fn a_span_names_every_attempt_and_why_the_proxy_answered_itself() {
         events.starts_with(&[first, failed]) && events.ends_with(&[last]),
         "{events:?}"
     );
-    assert_eq!(of_a.attribute("kube_interop_proxy.target"), b);
     assert_eq!(of_a.attribute("kube_interop_proxy.decision"), "local");
 
     cluster.proxy_b.kill();

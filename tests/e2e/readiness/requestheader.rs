@@ -140,7 +140,7 @@ async fn names_that_differ_keep_it_from_being_ready_and_the_list_is_named() {
     let [user, group, needed] = [
         double(&ground, |headers| headers.username = foo()).await,
         double(&ground, |headers| headers.group = foo()).await,
-        // What the apiserver believes besides, and cannot be taken from clients.
+        // What the apiserver accepts besides, and cannot be taken from clients.
         double(&ground, |headers| headers.group.push("Accept".to_owned())).await,
     ];
     for (double, words) in [
@@ -183,7 +183,7 @@ async fn names_that_only_the_apiserver_has_are_removed_and_told() {
 }
 
 #[tokio::test]
-async fn a_certificate_that_is_not_believed_is_noticed_when_it_comes_and_when_it_goes() {
+async fn a_certificate_that_is_rejected_is_noticed_when_it_comes_and_when_it_goes() {
     let ground = Ground::new().await;
     let double = double(&ground, |_| {}).await;
     let proxy = Proxy::start(ground.proxy("a", double.addr())).await;
@@ -237,7 +237,7 @@ async fn a_config_map_that_is_not_there_yet_is_read_when_it_is() {
         let echo = alice.get(ECHO).await.json();
         echo["headers"].to_string().contains("x-custom")
     };
-    assert!(!passes().await, "it may be what the apiserver believes");
+    assert!(!passes().await, "it may be what the apiserver accepts");
     let maps = MAP.rsplit_once('/').unwrap().0;
     let created = admin.request("POST", maps, map).await;
     assert_eq!(created.code(), 201, "{}", created.text());
@@ -272,7 +272,7 @@ async fn a_certificate_that_is_a_users_is_not_enough() {
 }
 
 #[tokio::test]
-async fn a_server_that_believes_uids_is_told_no_other() {
+async fn a_server_that_reads_uids_is_told_no_other() {
     let ground = Ground::new().await;
     let modern = Double::start(DoubleOptions::new(ground.pki.dir(), v1_36())).await;
     let proxy_a = Proxy::start(ground.proxy("a", modern.addr())).await;

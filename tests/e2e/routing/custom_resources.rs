@@ -1,5 +1,5 @@
 //! Custom resources: every apiserver serves them, but each learns of a new one in its own time. An apiserver that does
-//! not know one yet is not believed until all others have said the same.
+//! not know one yet does not count until all others have said the same.
 
 use std::time::Duration;
 

@@ -217,26 +217,26 @@ fn pair(client: &Client) -> [Client; 2] {
 }
 
 #[tokio::test]
-async fn a_local_apiserver_that_denies_what_it_lists_is_not_believed() {
+async fn a_local_apiserver_that_denies_what_it_lists_is_not_passed_on() {
     let world = Single::new().await;
     none_is_passed_on(&world.double, world.admins()).await;
 }
 
 #[tokio::test]
-async fn a_peer_that_denies_what_it_lists_is_not_believed() {
+async fn a_peer_that_denies_what_it_lists_is_not_passed_on() {
     let cluster = Cluster::new().await;
     none_is_passed_on(&cluster.b, pair(&cluster.client())).await;
 }
 
 #[tokio::test]
-async fn a_local_apiserver_is_believed_about_objects() {
+async fn what_a_local_apiserver_says_of_objects_is_passed_on() {
     let world = Single::new().await;
     let direct = Client::new(world.double.addr(), &world.ground.pki).cert("admin");
     each_is_passed_on(&world.double, &direct, world.admins()).await;
 }
 
 #[tokio::test]
-async fn a_peer_is_believed_about_objects() {
+async fn what_a_peer_says_of_objects_is_passed_on() {
     let cluster = Cluster::new().await;
     let direct = Client::new(cluster.b.addr(), &cluster.ground.pki).cert("admin");
     each_is_passed_on(&cluster.b, &direct, pair(&cluster.client())).await;
@@ -261,7 +261,7 @@ async fn a_long_404_is_passed_on() {
 }
 
 #[tokio::test]
-async fn a_404_that_does_not_come_to_its_end_is_not_believed() {
+async fn a_404_that_does_not_come_to_its_end_is_not_passed_on() {
     let world = Single::new().await;
     let (_, scripted) = forms(&Status::not_found("autoscaling", "hpas", "x"))
         .into_iter()

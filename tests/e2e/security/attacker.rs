@@ -5,7 +5,7 @@ use std::io::Write as _;
 use testkit::attacker::{attack, table};
 use testkit::cluster::binary;
 
-/// A true peer is believed where the apiserver knows the spelling: one over HTTP/2, and over HTTP/1.1 four, and one
+/// A true peer is accepted where the apiserver knows the spelling: one over HTTP/2, and over HTTP/1.1 four, and one
 /// behind a bare line feed; without a user it is nobody.
 const EXPECTED: [&str; 18] = [
     "nobody | HTTP/1.1 | 5 x - 400, 15 x system:anonymous [system:unauthenticated] 403 | 0 of 6",

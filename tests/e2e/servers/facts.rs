@@ -217,7 +217,7 @@ async fn what_cannot_be_decoded_is_named_on_the_status_page() {
         ["leases", "live", "peerserverleases", "storageversions"]
     );
     let count = proxy
-        .metric("kube_interop_proxy_etcd_undecodable", &[])
+        .metric("kube_interop_proxy_etcd_undecodable_total", &[])
         .await;
     assert_eq!(count, 4.0);
 }

@@ -200,14 +200,14 @@ async fn collectors_take_the_dead_and_leave_the_lease_alone() {
     world.until_gone(namespace, "dead-proxy").await;
     assert!(world.lease(namespace, "nobodys").await.is_some());
 
-    storage_versions_of_the_lease_are_believed(&world, &manager).await;
+    storage_versions_of_the_lease_count(&world, &manager).await;
 
     let now = world.until_kept().await;
     assert_eq!(uid(&now), uid(&lease));
 }
 
 /// kube-controller-manager removes what servers without an identity Lease say; ours counts as one.
-async fn storage_versions_of_the_lease_are_believed(world: &World, manager: &ControllerManager) {
+async fn storage_versions_of_the_lease_count(world: &World, manager: &ControllerManager) {
     let admin = world.api.admin();
     let said_by =
         |id: &str| json!({"apiServerID": id, "encodingVersion": "v1", "decodableVersions": ["v1"]});

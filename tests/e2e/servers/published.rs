@@ -1,9 +1,10 @@
-//! The identity Lease with each `publishLease` setting, and what proxies leave behind, on a kube-apiserver v1.20.2
-//! that ignores such Leases.
+//! The identity Lease with each `publishLease` setting, and what proxies leave behind, on a real kube-apiserver that
+//! ignores such Leases.
 
 use std::time::Duration;
 
 use kube_interop_proxy::cluster::codec::{MANAGED_BY, MANAGER, RENEWAL, renewal};
+use kube_interop_proxy::publish::identity::computed;
 use serde_json::{Value, json};
 
 use testkit::addr::Loopback;
@@ -39,8 +40,14 @@ impl World {
         Self { api, ground }
     }
 
+    /// On a host of the same name.
     fn proxy(&self, id: &str, publish: &str) -> ProxyOptions {
-        keeping(self.ground.proxy(id, self.api.addr()), publish)
+        keeping(self.ground.proxy(id, self.api.addr()), publish).host_name(id)
+    }
+
+    /// The name of the Lease that belongs to this proxy's apiserver: from 1.26 on it is made of the host's name.
+    fn lease_name(&self, id: &str) -> String {
+        computed(id, &self.api.abilities().version).unwrap_or(id.to_owned())
     }
 
     async fn lease(&self, name: &str) -> Option<Value> {
@@ -158,11 +165,12 @@ async fn an_operator_who_wants_no_lease_gets_none_and_none_collected() {
 #[tokio::test]
 async fn a_lease_is_always_kept_but_where_the_apiserver_keeps_one_of_that_name() {
     let world = World::new().await;
-    let own = of_apiserver("own");
+    let [a_lease, own_lease] = ["a", "own"].map(|id| world.lease_name(id));
+    let own = of_apiserver(&own_lease);
     world.create(&own).await;
     let mut a = Proxy::start(world.proxy("a", "Always")).await;
     let mut b = Proxy::start(world.proxy("own", "Always")).await;
-    world.until_there("a").await;
+    world.until_there(&a_lease).await;
     eventually("A keeps its own", LONG, async || {
         kept_by(&a).await == "proxy"
     })
@@ -171,23 +179,23 @@ async fn a_lease_is_always_kept_but_where_the_apiserver_keeps_one_of_that_name()
         kept_by(&b).await == "other"
     })
     .await;
-    let before = world.lease("own").await;
+    let before = world.lease(&own_lease).await;
     holds("for good", DURATION, async || {
-        world.lease("own").await == before
+        world.lease(&own_lease).await == before
     })
     .await;
     let log = std::fs::read_to_string(b.process().log()).unwrap();
     assert_eq!(log.matches("is kept by somebody else").count(), 1, "{log}");
 
     // Its apiserver is another one now, which keeps none.
-    let path = format!("{LEASES}/own");
+    let path = format!("{LEASES}/{own_lease}");
     let deleted = world.api.admin().request("DELETE", &path, String::new());
     assert_eq!(deleted.await.code(), 200);
     eventually("B keeps it", LONG, async || kept_by(&b).await == "proxy").await;
     a.terminate().await;
     b.terminate().await;
     assert_eq!(
-        (world.lease("a").await, world.lease("own").await),
+        (world.lease(&a_lease).await, world.lease(&own_lease).await),
         (None, None)
     );
 }
@@ -195,13 +203,14 @@ async fn a_lease_is_always_kept_but_where_the_apiserver_keeps_one_of_that_name()
 #[tokio::test]
 async fn a_lease_that_the_apiserver_takes_over_outlives_the_proxy() {
     let world = World::new().await;
+    let lease = world.lease_name("a");
     for publish in ["Auto", "Always"] {
         let mut a = Proxy::start(world.proxy("a", publish)).await;
         let b = Proxy::start(world.proxy("b", publish)).await;
-        let first = world.until_there("a").await;
+        let first = world.until_there(&lease).await;
         eventually("it is A's", LONG, async || kept_by(&a).await == "proxy").await;
         // As client-go does it: labels, annotations and holder are kept.
-        let taken = world.change("a", |lease| {
+        let taken = world.change(&lease, |lease| {
             lease["spec"]["renewTime"] = json!("2026-01-01T00:00:00.000000Z");
         });
         let taken = taken.await;
@@ -216,13 +225,13 @@ async fn a_lease_that_the_apiserver_takes_over_outlives_the_proxy() {
         })
         .await;
         holds("nobody touches it", DURATION * 2, async || {
-            world.lease("a").await.as_ref() == Some(&taken)
+            world.lease(&lease).await.as_ref() == Some(&taken)
         })
         .await;
         a.terminate().await;
-        assert_eq!(world.lease("a").await, Some(taken));
+        assert_eq!(world.lease(&lease).await, Some(taken));
         drop(b);
-        let path = format!("{LEASES}/a");
+        let path = format!("{LEASES}/{lease}");
         let deleted = world.api.admin().request("DELETE", &path, String::new());
         assert_eq!(deleted.await.code(), 200);
     }
@@ -231,10 +240,14 @@ async fn a_lease_that_the_apiserver_takes_over_outlives_the_proxy() {
 #[tokio::test]
 async fn the_lease_of_a_killed_proxy_is_collected_by_another() {
     let world = World::new().await;
+    let [a_lease, b_lease] = ["a", "b"].map(|id| world.lease_name(id));
     let mut dead = Proxy::start(world.proxy("a", "Auto")).await;
     let _alive = Proxy::start(world.proxy("b", "Auto")).await;
-    let (a, _) = (world.until_there("a").await, world.until_there("b").await);
-    let b = world.lease("b").await.unwrap();
+    let (a, _) = (
+        world.until_there(&a_lease).await,
+        world.until_there(&b_lease).await,
+    );
+    let b = world.lease(&b_lease).await.unwrap();
     let other = of_proxy(of_apiserver("other"), 0);
     world.create(&other).await;
     world.create(&of_apiserver("of-apiserver")).await;
@@ -246,13 +259,16 @@ async fn the_lease_of_a_killed_proxy_is_collected_by_another() {
         world
             .change("other", |lease| *lease = of_proxy(lease.take(), second))
             .await;
-        world.lease("a").await.is_none()
+        world.lease(&a_lease).await.is_none()
     })
     .await;
     assert_eq!(a["spec"]["leaseDurationSeconds"], DURATION.as_secs());
     assert!(world.lease("other").await.is_some(), "renewed all the time");
     let uid = |lease: &Value| lease["metadata"]["uid"].clone();
-    assert_eq!(world.lease("b").await.map(|now| uid(&now)), Some(uid(&b)));
+    assert_eq!(
+        world.lease(&b_lease).await.map(|now| uid(&now)),
+        Some(uid(&b))
+    );
     world.until_gone("other").await;
     assert!(world.lease("of-apiserver").await.is_some());
 }
@@ -283,7 +299,7 @@ async fn a_lease_that_was_renewed_out_of_sight_is_not_collected() {
     .await;
 
     cut.cut();
-    // For the proxy nothing changes any more: it wants to delete what it believes to be expired.
+    // For the proxy nothing changes any more: it wants to delete what it takes for expired.
     let renewed = world
         .change("other", |lease| *lease = of_proxy(lease.take(), 1))
         .await;

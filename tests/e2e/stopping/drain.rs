@@ -1,12 +1,12 @@
 //! Many watches that end at once, each with its last bookmark: the effects on the proxy, its apiserver, its etcd and its
 //! clients. With a real kube-apiserver v1.20.2.
 //!
-//! `BOOKMARK_WATCHES` says how many, `STAMPEDE_BINARIES` where an optimised proxy is (`target/release`). The drain is as
+//! `BOOKMARK_WATCHES` says how many, `KUBE_INTEROP_PROXY_PROGRAM` which proxy runs. The drain is as
 //! long as it takes to end 500 a second, and 6 s at least. 10,000 of them, with what is measured:
 //!
 //! ```text
 //! cargo build --locked --release
-//! BOOKMARK_WATCHES=10000 STAMPEDE_BINARIES=target/release \
+//! BOOKMARK_WATCHES=10000 KUBE_INTEROP_PROXY_PROGRAM=$PWD/target/release/kube-interop-proxy \
 //!     cargo test --locked --test e2e -- thousands_of_watches_end_with --nocapture
 //! ```
 
@@ -22,12 +22,11 @@ use crate::watches::bookmarks::{
     CONFIG_MAPS, Events, SECRETS, last_bookmark, list_revision, watch_path, write,
 };
 use crate::watches::resources::POD_TEMPLATES;
-use crate::watches::stampede::program;
 use testkit::client::Client;
 use testkit::cluster::Ground;
 use testkit::kube::KubeApiServer;
 use testkit::process::Signal;
-use testkit::proxy::{Proxy, ProxyOptions, Until};
+use testkit::proxy::{Proxy, Until};
 
 /// kube-apiserver and the proxy take 250 of a connection.
 const OF_A_CONNECTION: usize = 200;
@@ -91,10 +90,8 @@ impl World {
             .arg(&format!("--audit-policy-file={}", policy.display()))
             .arg(&format!("--audit-log-path={}", audit.display()));
         let server = KubeApiServer::start(options, &ground.pki).await;
-        let (binary, etcd) = (program("kube-interop-proxy"), ground.etcd.endpoint());
-        let options = ProxyOptions::new(&binary, dir, &ground.pki, server.addr(), &etcd);
-        let options = options
-            .server_id("a")
+        let options = ground
+            .proxy("a", server.addr())
             .set("watch.bookmarkOnShutdown", "true")
             .set("shutdown.drain", &format!("{}s", drain.as_secs()));
         let proxy = Proxy::start(options.until(Until::Ready)).await;

@@ -1,6 +1,7 @@
 //! SIGTERM and the drain.
 
 pub mod drain;
+mod draining;
 mod in_turn;
 pub mod rebalancing;
 pub mod sigterm;

@@ -126,19 +126,17 @@ async fn end(
     let delivered = due[..random.gen_range(0..=due.len())].to_vec();
     let last = delivered.last();
     let position = match last {
-        None => WatchPosition {
-            revision: start,
-            seen: 0,
-        },
+        None => WatchPosition::all_of(start),
         Some((revision, _)) => {
             let seen = delivered.iter().filter(|(at, _)| at == revision).count();
             WatchPosition {
                 revision: *revision,
                 seen: u32::try_from(seen).unwrap(),
+                names: 0,
             }
         }
     };
-    let change_log = change_logs.register(&root, position.revision);
+    let change_log = change_logs.register(&root, position.revision, 0);
     let change_log = change_log.expect("no more than there may be");
     tokio::time::sleep(Duration::from_millis(random.gen_range(0..300))).await;
     let heard = tokio::time::timeout(LONG, change_log.caught_up());

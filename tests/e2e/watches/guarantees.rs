@@ -50,6 +50,7 @@ impl World {
             let options = ground.proxy(id, server.addr());
             let options = options
                 .set("watch.bookmarkOnShutdown", "true")
+                .set("watch.handOver", "true")
                 .set("shutdown.drain", "1s");
             Proxy::start(options.until(Until::Ready))
         };

@@ -7,9 +7,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use bytes::Bytes;
 use kube_interop_proxy::cluster::connector::{Connector, EtcdTls};
 use kube_interop_proxy::config::EtcdConfig;
+use kube_interop_proxy::kube::gvr::Gvr;
 use kube_interop_proxy::watches::change_logs::{self, ChangeLogs};
 use kube_interop_proxy::watches::prover::{AskServer, NoAnswer, Prover};
-use kube_interop_proxy::watches::sample::WatchedResource;
 use kube_interop_proxy::watches::stored_here::{self, Question, StoredHere};
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
@@ -41,7 +41,7 @@ async fn a_watch_that_is_silent_is_opened_at_another_member() {
     silent.mute();
     let (change_logs, opened) = ChangeLogs::new();
     let running = tokio::spawn(change_logs::run(connector(&[&silent, &other]), opened));
-    let log = change_logs.register(PODS, REVISION - 5).unwrap();
+    let log = change_logs.register(PODS, REVISION - 5, 0).unwrap();
     timeout(LONG, log.caught_up()).await.unwrap();
     for member in [&silent, &other] {
         assert_eq!(member.asked(PODS).watched_from, [REVISION - 5]);
@@ -96,12 +96,13 @@ async fn what_is_asked_in_vain_keeps_nothing_new_waiting() {
         let root = format!("/registry/example.com/{resource}/");
         let stored = stored_here.ask(Question {
             server,
-            process: 1,
+            process: (0, 1),
             root: root.as_str().into(),
-            resource: WatchedResource {
+            resource: Gvr {
                 group: "example.com".into(),
                 version: "v1".into(),
                 resource: resource.into(),
+                subresource: String::new(),
             },
             custom: true,
         });

@@ -45,7 +45,7 @@ async fn a_change_that_a_break_kept_away_after_later_requested_progress_is_not_l
 }
 
 #[tokio::test]
-async fn an_etcd_that_says_no_version_is_not_asked_and_not_believed() {
+async fn an_etcd_that_says_no_version_is_not_asked_and_does_not_count() {
     let following = Following::start("").await;
     following.etcd.withhold();
     following.put_record("late", 20001);

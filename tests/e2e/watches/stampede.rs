@@ -1,7 +1,7 @@
 //! Thousands of watches on a few connections that end at one proxy and come back at another: how many a second, what
 //! memory that takes, and whether each ends with a whole event. The apiservers are doubles, in processes of their own.
 //!
-//! `STAMPEDE_WATCHES` says how many, `STAMPEDE_BINARIES` where an optimised proxy and double are (`target/release`). The
+//! `STAMPEDE_WATCHES` says how many; for ten thousand run an optimised proxy (`KUBE_INTEROP_PROXY_PROGRAM`). The
 //! drain is as long as it takes to end 500 a second, and 12 s at least: what is under way at its end is cut, so a tenth of
 //! it must be enough for all that runs here to catch up.
 
@@ -20,7 +20,7 @@ use testkit::addr::Loopback;
 use testkit::client::Client;
 use testkit::cluster::{Ground, LONG, binary};
 use testkit::missing;
-use testkit::process::{Process, Signal};
+use testkit::process::{Process, Signal, program};
 use testkit::proxy::{Proxy, ProxyOptions, Until};
 use testkit::wait::eventually;
 
@@ -36,22 +36,14 @@ const EVENTS: usize = 1000;
 const PODS: &str = "/api/v1/pods?watch=true";
 const PODS_IN_DEFAULT: &str = "/api/v1/namespaces/default/pods";
 
-/// Where a program is: that which is asked for, or that of this build.
-pub fn program(name: &str) -> PathBuf {
-    match std::env::var_os("STAMPEDE_BINARIES") {
-        Some(dir) => Path::new(&dir).join(name),
-        None => binary().with_file_name(name),
-    }
-}
-
 struct Binaries {
-    proxy: PathBuf,
+    proxy: &'static Path,
     double: PathBuf,
 }
 
 impl Binaries {
     fn find() -> Self {
-        let [proxy, double] = ["kube-interop-proxy", "apiserver-double"].map(program);
+        let (proxy, double) = (binary(), program("apiserver-double"));
         if !double.exists() {
             // Cargo builds the programs of this package alone, where it is not told to take the whole workspace.
             let remedy =
@@ -97,7 +89,7 @@ impl Server {
     ) -> Proxy {
         let (address, etcd) = (self.address.socket(6443), ground.etcd.endpoint());
         let dir = ground.dir.path();
-        let options = ProxyOptions::new(&binaries.proxy, dir, &ground.pki, address, &etcd);
+        let options = ProxyOptions::new(binaries.proxy, dir, &ground.pki, address, &etcd);
         let drain = format!("{}s", drain.as_secs());
         let options = options.server_id(id).set("shutdown.drain", &drain);
         Proxy::start(options.until(Until::Ready)).await

@@ -94,7 +94,7 @@ async fn a_healthy_pair_is_told_to_be_so_and_nothing_is_changed() {
     let all = said.all();
     assert!(all.contains("info    proxy here: none runs"), "{all}");
     let b = cluster.proxy_b.addr();
-    let dead = format!("info    peer b {b}: does not live");
+    let dead = format!("info    peer b {b}: absent");
     assert!(
         all.contains(&dead) && all.contains("kube-interop-proxy forget b --config"),
         "{all}"

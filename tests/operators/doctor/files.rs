@@ -19,7 +19,7 @@ async fn wrong_addresses_ids_and_header_names_are_told_by_their_cause() {
     let apiserver = format!("apiserver {}: ", cluster.a.addr());
     let apiserver_at_b = format!("apiserver {b}: a kube-interop-proxy listens there");
     let peer_b = format!("peer b {b}: ");
-    let id_b = format!("server ID b: the proxy at {b} lives under it");
+    let id_b = format!("server ID b: the proxy at {b} uses it");
     let advertise_nobody = format!("peer.advertiseAddress {nobody}: nobody listens there");
     let advertise_b = format!("peer.advertiseAddress {b}: leads to another proxy");
     let bind_taken = format!("serving.bindAddress {double_b}: taken by something that is no kube");
@@ -205,22 +205,25 @@ async fn wrong_certificates_are_told_by_their_cause() {
     let authorities = format!("apiserver {}: none of", cluster.a.addr());
     let apiserver_user = format!("apiserver {}: the apiserver takes users", cluster.a.addr());
     let peer = format!(
-        "peer b {}: it does not believe this proxy",
+        "peer b {}: it rejects this proxy's front-proxy credentials",
         cluster.proxy_b.addr()
     );
     let peer_user = format!(
-        "peer b {}: it does not believe this proxy, but takes it for user front-proxy-client",
+        "peer b {}: it rejects this proxy's front-proxy credentials: it takes it for user front-proxy-client",
         cluster.proxy_b.addr()
     );
-    let unbelieved = [client, "--requestheader-client-ca-file"];
-    let unbelieved = [&[apiserver.as_str()], &unbelieved[..]].concat();
+    let rejected = [client, "--requestheader-client-ca-file"];
+    let rejected = [&[apiserver.as_str()], &rejected[..]].concat();
     let cases: Vec<Case<'_>> = vec![
         (
             "proxy client certificate of the wrong CA",
             pair_of("client", "rogue"),
             vec![
-                vec![&rogue, "no peer will believe this proxy"],
-                unbelieved.clone(),
+                vec![
+                    &rogue,
+                    "peers will reject this proxy's front-proxy credentials",
+                ],
+                rejected.clone(),
                 vec![&peer],
             ],
             vec![],
@@ -229,7 +232,10 @@ async fn wrong_certificates_are_told_by_their_cause() {
             "proxy client certificate of a user",
             pair_of("client", "users"),
             vec![
-                vec![&user, "no peer will believe this proxy"],
+                vec![
+                    &user,
+                    "peers will reject this proxy's front-proxy credentials",
+                ],
                 vec![&apiserver_user, "\"front-proxy-client\""],
                 vec![&peer_user],
             ],
@@ -243,7 +249,7 @@ async fn wrong_certificates_are_told_by_their_cause() {
                     &stranger,
                     "its CN is none of serving.requestHeaderAllowedNames [front-proxy-client]",
                 ],
-                unbelieved.clone(),
+                rejected.clone(),
                 vec![&peer],
             ],
             vec![],
@@ -265,7 +271,7 @@ async fn wrong_certificates_are_told_by_their_cause() {
             pair_of("client", "front-ended"),
             vec![
                 vec![&ended, "expired on ", "do: renew it"],
-                unbelieved,
+                rejected,
                 vec![&peer],
             ],
             vec![],

@@ -134,12 +134,33 @@ async fn doctor(dir: &Path, config: &Value, changes: &[(&str, String)]) -> Said 
     let text = String::from_utf8(output.stdout).unwrap();
     assert!(took < LIMIT, "{took:?}\n{text}");
     assert_eq!(String::from_utf8(output.stderr).unwrap(), "", "{text}");
-    let lines: Vec<_> = text.lines().map(str::to_owned).collect();
+    let lines: Vec<_> = text.lines().map(without_code).collect();
     assert!(!text.contains("PRIVATE KEY"), "{text}");
     Said {
         code: output.status.code(),
         lines,
     }
+}
+
+/// A finding's line without its code, which `docs/findings.md` explains. The last line is none.
+fn without_code(line: &str) -> String {
+    let Some((level, (code, rest))) = line
+        .split_once(" KIP-")
+        .map(|(level, rest)| (level.trim_end(), rest.split_at(3)))
+    else {
+        assert!(
+            line.ends_with("problems") || line.ends_with("problem"),
+            "{line}"
+        );
+        return line.to_owned();
+    };
+    let page = crate::documents::root().join("docs/findings.md");
+    let page = std::fs::read_to_string(page).unwrap();
+    let explained = format!("\n## KIP-{code}\n\n**{level}**: ");
+    assert!(page.contains(&explained), "{line}");
+    let link = format!("; see docs/findings.md#kip-{code}");
+    assert_eq!(rest.contains("; do: "), rest.ends_with(&link), "{line}");
+    format!("{level:<8}{}", rest.trim_start())
 }
 
 /// Its name, what is changed in the file, and what is told then: problems, warnings.

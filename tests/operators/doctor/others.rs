@@ -101,7 +101,8 @@ async fn clocks_that_are_off_are_told_with_whose_and_by_how_much() {
     let said = doctor(dir, &config, &[]).await;
     said.is_healthy();
     let about = format!("peer native {}: ", native.addr());
-    let without = format!("ok      {about}answers, and believes this proxy");
+    let without =
+        format!("ok      {about}answers, and accepts this proxy's front-proxy credentials");
     assert!(said.all().contains(&without), "{}", said.all());
     native.set_fault("/readyz", at(20));
     let said = doctor(dir, &config, &[]).await;
@@ -136,7 +137,8 @@ async fn apiservers_without_a_proxy_are_named_with_whether_they_can_be_reached()
     let said = doctor(dir, &config, &[]).await;
     said.is_healthy();
     let about = format!("peer bare {}: ", bare.addr());
-    let reached = format!("ok      {about}answers, and believes this proxy");
+    let reached =
+        format!("ok      {about}answers, and accepts this proxy's front-proxy credentials");
     assert!(said.all().contains(&reached), "{}", said.all());
     assert_eq!(said.all().matches("peer bare").count(), 1, "{}", said.all());
 
@@ -216,7 +218,7 @@ async fn two_live_proxies_with_one_id_and_hostile_values_are_told() {
     let claimed = async || cluster.ground.etcd.below(claims).await.len() == 1;
     eventually("the twin says that it wants the ID", LONG, claimed).await;
     let said = doctor(dir, &config, &[]).await;
-    let wants = format!("server ID b: the proxy at {} wants it", twin.addr());
+    let wants = format!("server ID b: the proxy at {} claims it", twin.addr());
     said.is("two live proxies with one ID", &[&[&wants]], &[]);
     drop(twin);
 

@@ -81,7 +81,7 @@ fn a_native_sidecar_starts_first_and_is_otherwise_the_second_container() {
         // Not of the apiserver, which is started after it.
         let (host, port, path) = asked(proxy, "startupProbe");
         let there = (host.as_str(), port, path.as_str());
-        assert_eq!(there, ("127.0.0.1", 10260, "/livez"), "{version}");
+        assert_eq!(there, ("127.0.0.1", 6450, "/livez"), "{version}");
         let but = ["restartPolicy", "startupProbe", "livenessProbe"];
         is_otherwise_the_second_container(proxy.clone(), &but);
         let liveness = asked(proxy, "livenessProbe");
@@ -93,7 +93,7 @@ fn a_native_sidecar_starts_first_and_is_otherwise_the_second_container() {
 /// They end one after the other, within one grace period.
 #[test]
 fn the_grace_period_is_enough_for_the_apiserver_and_then_for_a_native_sidecar() {
-    let page = std::fs::read_to_string(file("docs/deploy.md")).unwrap();
+    let page = std::fs::read_to_string(file("docs/layouts.md")).unwrap();
     let line = page.lines().find_map(|line| {
         let values = line.strip_prefix("echo 'shutdown: {")?;
         values.strip_suffix("}' >> /etc/kubernetes/kube-interop-proxy/proxy.yaml")

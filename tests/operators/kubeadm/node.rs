@@ -93,7 +93,7 @@ impl Node {
     }
 
     /// What the manifest or the configuration says, for this node.
-    fn here(&self, text: &str) -> String {
+    pub fn here(&self, text: &str) -> String {
         let kubernetes = self.dir.path().join("etc/kubernetes");
         text.replace("/etc/kubernetes", &kubernetes.display().to_string())
             .replace("10.0.0.11", NODE)
@@ -115,7 +115,7 @@ impl Node {
         command
     }
 
-    fn spawn(&self, name: &str, command: &mut Command) -> Process {
+    pub fn spawn(&self, name: &str, command: &mut Command) -> Process {
         let log = self.dir.path().join(format!("{name}.log"));
         let Ok(process) = Process::spawn(name, command, &log) else {
             missing("nsenter", "apt-get install util-linux");
@@ -188,7 +188,7 @@ impl Node {
 
     /// A page of the proxy's admin port.
     pub async fn admin(&self, path: &str) -> Said {
-        let url = format!("http://127.0.0.1:10260{path}");
+        let url = format!("http://127.0.0.1:6450{path}");
         let mut curl = self.command("curl");
         curl.args(["--silent", "--show-error", "--fail", "--max-time", "10"]);
         curl.arg(url);

@@ -188,7 +188,13 @@ async fn sixty_groups_and_seven_servers_stay_readable() {
     )
     .await;
     says(&mut chromium, "#alike-note", &["Alike: 57 groups"]).await;
-    let states = ["this server", "target", "starting", "gone", "stale"];
+    let states = [
+        "this server",
+        "target",
+        "live: not initialized",
+        "absent",
+        "target: resources not current",
+    ];
     says(&mut chromium, "#differences thead", &states).await;
     says(&mut chromium, "#peers", &states[1..]).await;
     chromium.screenshot(&screenshot("big")).await;

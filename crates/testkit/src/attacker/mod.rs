@@ -1,5 +1,5 @@
 //! An attacker by script: everybody who could knock at the proxy's port claims to be the cluster's administrator, and a
-//! peer, in all spellings; what the kube-apiserver behind it believed is read in its audit log.
+//! peer, in all spellings; what the kube-apiserver behind it accepted is read in its audit log.
 //!
 //! Included by the end-to-end tests, which assert every row, and a program of its own: `cargo run --example attacker`.
 
@@ -46,23 +46,23 @@ pub struct Row {
     pub who: &'static str,
     pub version: &'static str,
     /// How often the apiserver authenticated it as a user, and its answer; `-`: the request did not reach it.
-    pub believed: BTreeMap<String, usize>,
+    pub accepted: BTreeMap<String, usize>,
     /// How many reroute marks were trusted, and of how many.
     pub marks: (usize, usize),
 }
 
 impl fmt::Display for Row {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let believed: Vec<_> = self
-            .believed
+        let accepted: Vec<_> = self
+            .accepted
             .iter()
             .map(|(what, count)| format!("{count} x {what}"))
             .collect();
-        let (believed_marks, marks) = self.marks;
-        let believed = believed.join(", ");
+        let (accepted_marks, marks) = self.marks;
+        let accepted = accepted.join(", ");
         write!(
             out,
-            "{} | {} | {believed} | {believed_marks} of {marks}",
+            "{} | {} | {accepted} | {accepted_marks} of {marks}",
             self.who, self.version
         )
     }
@@ -71,7 +71,7 @@ impl fmt::Display for Row {
 /// One line a row.
 pub fn table(rows: &[Row]) -> String {
     let mut text =
-        "who | HTTP | what the apiserver believed, and answered | reroute marks believed\n"
+        "who | HTTP | what the apiserver accepted, and answered | reroute marks accepted\n"
             .to_owned();
     for row in rows {
         text += &format!("{row}\n");
@@ -128,16 +128,16 @@ pub async fn attack(binary: &Path) -> Vec<Row> {
         })
     };
     let rows = attempts.iter().map(|(who, version, answers, sent)| {
-        let mut believed = BTreeMap::new();
+        let mut accepted = BTreeMap::new();
         for attempt in answers {
-            *believed
+            *accepted
                 .entry(outcome(attempt, event(attempt)))
                 .or_default() += 1;
         }
         Row {
             who,
             version,
-            believed,
+            accepted,
             marks: (
                 sent.iter()
                     .filter(|attempt| event(attempt).is_some())

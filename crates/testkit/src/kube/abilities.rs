@@ -43,6 +43,8 @@ pub enum Need {
     Flag(&'static str),
     /// A feature gate that can be set.
     Gate(&'static str),
+    /// A feature gate that is on unless a test says otherwise.
+    On(&'static str),
     /// A group version.
     Serves(&'static str),
     /// A version of Kubernetes before 1.x.
@@ -57,7 +59,7 @@ impl fmt::Display for Need {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Flag(name) => write!(formatter, "--{name}"),
-            Self::Gate(name) => write!(formatter, "the feature gate {name}"),
+            Self::Gate(name) | Self::On(name) => write!(formatter, "the feature gate {name}"),
             Self::Serves(group_version) => write!(formatter, "{group_version}"),
             Self::Before(minor) => write!(formatter, "what was removed or changed in 1.{minor}"),
             Self::Since(minor) => write!(formatter, "what came with 1.{minor}"),
@@ -129,6 +131,7 @@ impl Abilities {
         match need {
             Need::Flag(name) => self.has_flag(name),
             Need::Gate(name) => self.gates.contains_key(name),
+            Need::On(name) => self.gates.get(name) == Some(&true),
             Need::Serves(group_version) => self.serves(group_version),
             Need::Before(minor) => self.minor < minor,
             Need::Since(minor) => self.minor >= minor,

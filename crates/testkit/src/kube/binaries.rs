@@ -29,13 +29,21 @@ impl Binary {
 /// Those that the servers of a test run in turn.
 fn all() -> &'static [Binary] {
     static ALL: LazyLock<Vec<Binary>> = LazyLock::new(|| {
-        let given = std::env::var(VARIABLE).unwrap_or_default();
-        let all: Vec<_> = paths(&given).into_iter().map(look_at).collect();
+        let all: Vec<_> = paths(&given()).into_iter().map(look_at).collect();
         let named: Vec<_> = all.iter().map(Binary::name).collect();
         notes::given(&named.join(" + "));
         all
     });
     &ALL
+}
+
+fn given() -> String {
+    std::env::var(VARIABLE).unwrap_or_default()
+}
+
+/// Whether one of those that the variable names meets this. Tests without a kube-apiserver ask too: it needs none.
+pub(crate) fn others_meet(need: Need) -> bool {
+    !given().is_empty() && all().iter().any(|it| it.abilities.meets(need))
 }
 
 fn paths(given: &str) -> Vec<PathBuf> {

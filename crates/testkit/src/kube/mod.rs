@@ -16,9 +16,10 @@ use super::addr::Loopback;
 use super::client::Client;
 use super::notes;
 use super::pki::Pki;
-use super::process::{NotFound, Process};
+use super::process::{COLLECT_LESS, NotFound, Process};
 use super::wait::eventually;
 pub use abilities::{Abilities, Need};
+pub(crate) use binaries::others_meet;
 pub use binaries::{VARIABLE, cache, caches, lacks};
 pub use options::KubeOptions;
 pub(crate) use options::of_any_server;
@@ -84,6 +85,21 @@ impl KubeApiServer {
         &self.options.binary().abilities
     }
 
+    /// Its open watches of a resource.
+    pub async fn watches(&self, resource: &str) -> usize {
+        let metric = match self.abilities().meets(Need::Since(23)) {
+            true => "apiserver_longrunning_requests{",
+            false => "apiserver_longrunning_gauge{",
+        };
+        let label = format!("resource=\"{resource}\"");
+        let text = self.admin.fresh().get("/metrics").await.text();
+        let of_resource = text
+            .lines()
+            .filter(|line| line.starts_with(metric) && line.contains(&label));
+        let count = |line: &str| line.rsplit(' ').next()?.parse::<f64>().ok();
+        of_resource.filter_map(count).sum::<f64>() as usize
+    }
+
     pub fn process(&mut self) -> &mut Process {
         &mut self.process
     }
@@ -131,23 +147,11 @@ pub(crate) async fn until_ready(process: &mut Process, admin: &Client, patience:
 
 fn spawn(options: &KubeOptions, address: IpAddr) -> Process {
     let binary = options.binary();
-    // -U -r: without root, the namespace of host names needs one of users around it.
-    let user: &[&str] = if is_root() {
-        &[]
-    } else {
-        &["--user", "--map-root-user"]
-    };
-    let mut command = Command::new("unshare");
+    let before = on_host(&options.host_name);
+    let mut command = Command::new(&before[0]);
     command
-        .args(user)
-        .args([
-            "--uts",
-            "sh",
-            "-c",
-            "hostname \"$1\" && shift && exec \"$@\"",
-            "sh",
-        ])
-        .arg(&options.host_name)
+        .env(COLLECT_LESS.0, COLLECT_LESS.1)
+        .args(&before[1..])
         .arg(&binary.path)
         .args(options.flags(binary, address));
     let log = options
@@ -157,6 +161,22 @@ fn spawn(options: &KubeOptions, address: IpAddr) -> Process {
         Ok(process) => process,
         Err(NotFound) => super::missing("unshare", "apt-get install util-linux"),
     }
+}
+
+/// What starts a program on a host of this name: its command is appended.
+pub(crate) fn on_host(name: &str) -> Vec<String> {
+    // Without root, the namespace of host names needs one of users around it.
+    let user: &[&str] = match is_root() {
+        true => &[],
+        false => &["--user", "--map-root-user"],
+    };
+    let script = "hostname \"$1\" && shift && exec \"$@\"";
+    let parts = [
+        &["unshare"],
+        user,
+        &["--uts", "sh", "-c", script, "sh", name],
+    ];
+    parts.concat().into_iter().map(str::to_owned).collect()
 }
 
 /// Whether namespaces need none of users around them.

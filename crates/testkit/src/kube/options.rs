@@ -4,7 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 
 use super::PORT;
-use super::abilities::{self, Wanted};
+use super::abilities::{self, Need, Wanted};
 use super::binaries::{self, Binary};
 use crate::etcd::Etcd;
 use crate::pki::Pki;
@@ -121,7 +121,7 @@ impl KubeOptions {
 
     /// Panics if the version cannot do what a test wants: such a test asks before whether it can.
     pub(super) fn flags(&self, binary: &Binary, address: IpAddr) -> Vec<String> {
-        let plan = binary.abilities.plan(&self.wanted(address));
+        let plan = binary.abilities.plan(&self.wanted(binary, address));
         assert!(
             plan.lacking.is_empty(),
             "kube-apiserver {} lacks {:?}; what a test needs it says with `kube::lacks`",
@@ -131,7 +131,7 @@ impl KubeOptions {
         plan.flags
     }
 
-    fn wanted(&self, address: IpAddr) -> Wanted {
+    fn wanted(&self, binary: &Binary, address: IpAddr) -> Wanted {
         let file = |flag: &str, name: &str| self::file(&self.pki, flag, name);
         let advertise = self.advertise.map_or(address, |advertised| advertised.ip());
         let mut flags = vec![
@@ -154,16 +154,27 @@ impl KubeOptions {
             flags.retain(|flag| !self.left_out.iter().any(|start| flag.starts_with(start)));
         }
         flags.extend(self.args.iter().cloned());
+        let mut runtime_config = self.runtime_config.clone();
+        if writes_what_others_cannot_read(binary) {
+            flags.push("--enable-priority-and-fairness=false".to_owned());
+            runtime_config.push("flowcontrol.apiserver.k8s.io/v1=false".to_owned());
+        }
         Wanted {
             flags,
             optional,
-            runtime_config: self.runtime_config.clone(),
+            runtime_config,
             gates: self.feature_gates.clone(),
         }
     }
 }
 
-/// The flags of every apiserver: its certificates, and whom it believes.
+/// From 1.29 on FlowSchemas are stored in a version that older apiservers do not know: on the same etcd these would never
+/// become ready.
+fn writes_what_others_cannot_read(binary: &Binary) -> bool {
+    binary.abilities.meets(Need::Since(29)) && binaries::others_meet(Need::Before(29))
+}
+
+/// The flags of every apiserver: its certificates, and whose front-proxy credentials it accepts.
 pub(crate) fn of_any_server(pki: &Path) -> Vec<String> {
     let file = |flag: &str, name: &str| file(pki, flag, name);
     vec![

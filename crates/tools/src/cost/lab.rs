@@ -117,6 +117,7 @@ impl Lab {
             .set("apiServer.discoveryInterval", "1h")
             .set("peer.leaseTTL", "15s")
             .set("watch.bookmarkOnShutdown", "true")
+            .set("watch.handOver", "true")
             .run_by(["taskset", "-c", PROCESSOR].map(str::to_owned).to_vec())
             .until(Until::Ready)
     }

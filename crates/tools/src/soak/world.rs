@@ -221,6 +221,7 @@ fn proxy_options(dir: &TempDir, pki: &Pki, node: usize, links: &Links) -> ProxyO
         &file(format!("front-{node}.key")),
     )
     .set("watch.bookmarkOnShutdown", "true")
+    .set("watch.handOver", "true")
     .set("peer.leaseTTL", "10s")
     .set("shutdown.delay", "1s")
     .set("shutdown.drain", "3s")

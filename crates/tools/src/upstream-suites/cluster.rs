@@ -74,6 +74,7 @@ impl Cluster {
             let proxy = proxy
                 .set("peer.leaseTTL", "15s")
                 .set("watch.bookmarkOnShutdown", "true")
+                .set("watch.handOver", "true")
                 .set("shutdown.delay", DELAY)
                 .set("shutdown.drain", DRAIN);
             proxies.push(Proxy::start(proxy).await);

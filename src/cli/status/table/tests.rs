@@ -109,15 +109,18 @@ fn every_reason_for_not_being_ready_is_named() {
 fn the_state_of_a_peer_is_in_words() {
     let page = shown(&status());
     for (id, words) in [
-        ("cp-2", "v1.20.2 serving"),
-        ("cp-3", "v1.20.2 as 1.19 unhealthy, asked last"),
-        ("cp-4", "v1.20.2 gone"),
-        ("cp-5", "v1.20.2 starting, what it serves is not known"),
-        ("cp-6", "- serving, without a proxy"),
-        ("cp-7", "v1.20.2 another one is at its address"),
+        ("cp-2", "v1.20.2 target"),
+        ("cp-3", "v1.20.2 as 1.19 target: unhealthy, asked last"),
+        ("cp-4", "v1.20.2 absent"),
+        (
+            "cp-5",
+            "v1.20.2 live: not initialized, resources not current",
+        ),
+        ("cp-6", "- target: native mixed version proxy"),
+        ("cp-7", "v1.20.2 live: another server has its address"),
         (
             "10.0.0.8:6443",
-            "v1.20.2 starting, what it serves is not known, bare: without a proxy",
+            "v1.20.2 bare: not initialized, resources not current, without a proxy",
         ),
     ] {
         let line = line(&page, id);
@@ -199,6 +202,32 @@ fn hostile_values_cannot_steer_a_terminal() {
 fn fields_that_are_missing_break_nothing() {
     let page = shown(&json!({"server": {}, "peers": [{}], "resources": [{}]}));
     assert!(page.starts_with("Server    has no ID yet\n"), "{page}");
+}
+
+#[test]
+fn versions_that_differ_are_told_with_what_becomes_of_requests() {
+    let mut status = status();
+    assert!(!shown(&status).contains("Mixed"));
+    for (policy, left, expected) in [
+        ("Oldest", 0, "all to the oldest\n"),
+        (
+            "Newest",
+            7,
+            "all to the newest; requests that stayed nevertheless: 7\n",
+        ),
+        (
+            "Any",
+            0,
+            "each to its own server: writes through an older one drop fields that it does not know\n",
+        ),
+    ] {
+        status["window"] = json!({
+            "versions": ["1.24", "1.36"], "since": "2026-11-26T14:03:00Z", "policy": policy, "left": left,
+        });
+        let line = format!("Mixed     1.24 and 1.36, since 2026-11-26T14:03:00Z, {expected}");
+        let page = shown(&status);
+        assert!(page.contains(&line), "{page}");
+    }
 }
 
 #[test]

@@ -19,8 +19,9 @@ fn seen_revision(state: &ClusterState) -> i64 {
 fn an_identity_lease_written_anew_is_told_with_its_newest_revision() {
     let mut state = state(vec![(Topic::Leases(0), annotated(5))]);
     let mut leases = |event| {
-        let changes = state.take((Topic::Leases(0), event), Instant::now());
-        (changes.leases, seen_revision(&state))
+        state.take((Topic::Leases(0), event), Instant::now());
+        let told = std::mem::take(&mut state.leases_changed);
+        (told, seen_revision(&state))
     };
     assert_eq!(leases(Event::Apply(annotated(6))), (true, 6));
     assert_eq!(leases(Event::Init), (false, 6));
@@ -115,6 +116,6 @@ fn a_server_that_renews_its_key_takes_the_address_of_one_whose_key_is_suspended(
     state.take((Topic::PeerEndpoints, delete), back);
     assert_eq!(reached(&state), ["c"]);
     let (topic, renewed) = entry("b", B, 9);
-    assert!(state.take((topic, Event::Apply(renewed)), back).snapshot);
+    assert!(state.take((topic, Event::Apply(renewed)), back));
     assert_eq!(reached(&state), ["b"]);
 }

@@ -35,10 +35,10 @@ fn an_invented_user_is_recognised_by_name() {
 }
 
 #[test]
-fn a_401_says_that_the_proxy_is_not_believed() {
+fn a_401_says_that_the_credentials_are_rejected() {
     let found = asked(401, "Unauthorized");
     assert!(found.problem(&names()).contains("x-remote-user"));
-    assert_eq!(found, UserRecognition::NotBelieved);
+    assert_eq!(found, UserRecognition::Rejected);
 }
 
 #[test]
@@ -86,7 +86,7 @@ fn the_same_names_in_any_case_are_good() {
 }
 
 #[test]
-fn an_apiserver_that_believes_no_uid_is_good_too() {
+fn an_apiserver_that_reads_no_uid_is_good_too() {
     for uid in [json!(""), json!("[]")] {
         let mut data = good();
         data[UID] = uid;
@@ -196,7 +196,7 @@ fn only_names_that_decide_who_users_are_and_stay_in_requests_are_asked_for() {
 }
 
 #[test]
-fn what_the_configuration_has_besides_is_asked_for_but_the_first_that_was_believed() {
+fn what_the_configuration_has_besides_is_asked_for_but_the_first_that_was_accepted() {
     let mut ours = names();
     ours.username.push(HeaderName::from_static("x-who"));
     ours.group.insert(0, HeaderName::from_static("x-team"));
@@ -214,20 +214,20 @@ fn what_the_configuration_has_besides_is_asked_for_but_the_first_that_was_believ
 fn only_what_was_seen_of_the_apiserver_is_a_problem() {
     let surplus = || named("accept", NameList::Group, false);
     let lacking = || named("x-who", NameList::Username, true);
-    for (name, believed, words) in [
+    for (name, is_read, words) in [
         (surplus(), Some(true), "takes accept for"),
-        (lacking(), Some(false), "does not believe x-who"),
+        (lacking(), Some(false), "ignores x-who"),
     ] {
-        let said = judged(&name, believed).unwrap();
+        let said = judged(&name, is_read).unwrap();
         assert!(said.contains(words), "{said}");
     }
-    for (name, believed) in [
+    for (name, is_read) in [
         (surplus(), Some(false)),
         (surplus(), None),
         (lacking(), Some(true)),
         (lacking(), None),
     ] {
-        assert_eq!(judged(&name, believed), None);
+        assert_eq!(judged(&name, is_read), None);
     }
     for (status, allowed) in [
         (200, true),

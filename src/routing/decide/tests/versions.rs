@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::routing::fit::Fit;
+use crate::kube::version::KubernetesVersion;
 
 fn version(text: &str) -> Option<KubernetesVersion> {
     text.parse().ok()
@@ -19,7 +19,7 @@ fn versioned(id: &str, of: &str) -> Server {
 
 /// The same with a local server of this version.
 fn beside(local_version: Option<KubernetesVersion>, mut snapshot: Snapshot) -> Snapshot {
-    snapshot.local_version = local_version;
+    snapshot.set_local_version(local_version);
     snapshot
 }
 
@@ -31,20 +31,29 @@ fn cluster(local: &str, lists: bool, peers: &[&str]) -> Snapshot {
     beside(version(local), snapshot(Some(own), peers.collect()))
 }
 
-fn question(gvr: GvrRef<'_>, wanted: Option<KubernetesVersion>) -> RoutingInput<'_> {
+/// What a client wants that asks for a version.
+fn named(text: &str) -> Option<Wanted> {
+    version(text).map(Wanted::Version)
+}
+
+/// What a client wants that is of this version, or whose parameters only that one understands.
+fn not_older(text: &str) -> Option<Wanted> {
+    version(text).map(|version| Wanted::NotOlder {
+        version,
+        must: false,
+    })
+}
+
+fn question(gvr: GvrRef<'_>, wanted: Option<Wanted>) -> RoutingInput<'_> {
     RoutingInput {
         resource: Some(gvr),
         rerouted: false,
         resume: None,
-        version: wanted,
+        wanted,
     }
 }
 
-fn asked<'s>(
-    wanted: Option<KubernetesVersion>,
-    initialized: bool,
-    snapshot: &'s Snapshot,
-) -> Decision<'s> {
+fn asked<'s>(wanted: Option<Wanted>, initialized: bool, snapshot: &'s Snapshot) -> Decision<'s> {
     let question = question(PODS, wanted);
     decide(question, POLICY, local(initialized), snapshot, || false)
 }
@@ -63,16 +72,26 @@ fn order(decision: &Decision<'_>, snapshot: &Snapshot) -> Vec<String> {
 /// The servers to try, in order; `None` is the local server.
 fn walk(decision: &Decision<'_>, snapshot: &Snapshot) -> Vec<Option<usize>> {
     let mut walked = Vec::new();
-    for place in [&decision.to, &decision.then, &decision.finally] {
+    for place in &decision.order {
         let servers = match place {
             ServerChoice::Local => vec![None],
             ServerChoice::Nowhere => vec![],
-            ServerChoice::Peers(indices, _) | ServerChoice::Historians(indices, _, _) => {
-                indices.iter().copied().map(Some).collect()
-            }
-            ServerChoice::Fitting(indices, _, wanted) => {
-                let mut indices = indices.to_vec();
-                indices.sort_by_key(|index| Fit::of(snapshot.servers[*index].version, *wanted));
+            ServerChoice::Peers(peers) => {
+                let servers = &snapshot.servers;
+                let is_meant = |index: &usize| {
+                    let since = peers
+                        .since
+                        .is_none_or(|since| servers[*index].reaches(since));
+                    since && (servers[*index].ready || !peers.ready)
+                };
+                let mut indices: Vec<_> = peers.indices.iter().copied().filter(is_meant).collect();
+                if let Some(wanted) = peers.wanted {
+                    indices.sort_by_key(|index| {
+                        let server = &servers[*index];
+                        let yields = wanted.needs_ready() && !server.ready;
+                        (yields, wanted.fit(server.version, false))
+                    });
+                }
                 indices.into_iter().map(Some).collect()
             }
         };
@@ -105,9 +124,22 @@ fn row_7_the_local_server_is_asked_first_where_nobody_fits_better() {
         ("1.32", "", &["1.31", ""], &["local", "?", "1.31"]),
         ("1.32", "", &[], &["local"]),
         ("2.0", "1.36", &["1.99"], &["local", "1.99"]),
+        // A later local server comes before later peers.
+        (
+            "1.32",
+            "1.34",
+            &["1.33", "1.34", "1.31"],
+            &["local", "1.33", "1.34", "1.31"],
+        ),
+        (
+            "1.30",
+            "1.36",
+            &["1.35", "1.34", "1.29"],
+            &["local", "1.34", "1.35", "1.29"],
+        ),
     ] {
         let cluster = cluster(own, true, peers);
-        let decision = asked(version(wanted), true, &cluster);
+        let decision = asked(named(wanted), true, &cluster);
         assert_eq!(decision.row, Row::Local, "{wanted} {own} {peers:?}");
         assert_eq!(order(&decision, &cluster), expected, "{wanted} {own}");
     }
@@ -118,12 +150,6 @@ fn row_8_who_fits_better_comes_before_the_local_server_and_the_others_after_it()
     for (wanted, own, peers, expected) in [
         ("1.32", "1.31", &["1.32"][..], &["1.32", "local"][..]),
         ("1.32", "1.33", &["1.32"], &["1.32", "local"]),
-        (
-            "1.32",
-            "1.34",
-            &["1.33", "1.34"],
-            &["1.33", "local", "1.34"],
-        ),
         ("1.32", "", &["1.40", "1.31"], &["1.40", "local", "1.31"]),
         (
             "1.32",
@@ -131,15 +157,9 @@ fn row_8_who_fits_better_comes_before_the_local_server_and_the_others_after_it()
             &["1.34", "", "1.33", "1.32", "1.31", "1.32"],
             &["1.32", "1.32", "local", "1.33", "1.34", "?", "1.31"],
         ),
-        (
-            "1.30",
-            "1.36",
-            &["1.35", "1.34", "1.29"],
-            &["1.34", "1.35", "local", "1.29"],
-        ),
     ] {
         let cluster = cluster(own, true, peers);
-        let decision = asked(version(wanted), true, &cluster);
+        let decision = asked(named(wanted), true, &cluster);
         assert_eq!(decision.row, Row::Peers, "{wanted} {own} {peers:?}");
         assert_eq!(order(&decision, &cluster), expected, "{wanted} {own}");
         assert_eq!(decision.no_such_resource, NoSuchResource::Doubt);
@@ -155,11 +175,11 @@ fn row_8_among_peers_alone_the_nearest_that_is_not_older_is_first() {
         ("1.34", ["1.34", "?", "1.31", "1.33"]),
         ("1.35", ["?", "1.31", "1.33", "1.34"]),
     ] {
-        let decision = asked(version(wanted), true, &cluster);
+        let decision = asked(named(wanted), true, &cluster);
         assert_eq!(decision.row, Row::Peers);
         assert_eq!(order(&decision, &cluster), expected, "{wanted}");
         assert_eq!(
-            (&decision.then, &decision.finally),
+            (&decision.order[1], &decision.order[2]),
             (&ServerChoice::Nowhere, &ServerChoice::Nowhere)
         );
     }
@@ -168,7 +188,7 @@ fn row_8_among_peers_alone_the_nearest_that_is_not_older_is_first() {
 #[test]
 fn row_8_a_starting_local_server_is_last_whatever_its_version() {
     let cluster = cluster("1.32", true, &["1.31", "1.33"]);
-    let decision = asked(version("1.32"), false, &cluster);
+    let decision = asked(named("1.32"), false, &cluster);
     assert_eq!(decision.row, Row::Peers);
     assert_eq!(order(&decision, &cluster), ["1.33", "1.31", "local"]);
 }
@@ -185,9 +205,9 @@ fn only_those_that_list_the_resource_and_can_be_reached_are_compared() {
         ..peer("other", &[HPA])
     };
     let cluster = beside(version("1.31"), snapshot(Some(&[PODS]), vec![gone, other]));
-    let decision = asked(version("1.32"), true, &cluster);
+    let decision = asked(named("1.32"), true, &cluster);
     assert_eq!(
-        (decision.row, decision.to),
+        (decision.row, decision.order[0]),
         (Row::Local, ServerChoice::Local)
     );
 }
@@ -199,7 +219,7 @@ fn versions_do_not_count_in_other_rows() {
         ..historian("b", Some(500))
     };
     let both = beside(version("1.31"), snapshot(Some(&[PODS]), vec![fitting]));
-    let pods = question(PODS, version("1.32"));
+    let pods = question(PODS, named("1.32"));
     let off = Policy {
         rerouting: false,
         ..POLICY
@@ -228,24 +248,177 @@ fn versions_do_not_count_in_other_rows() {
         ),
         (pods, off, &both),
         (pods, serve_local, &unsynced),
-        (question(WIDGETS, pods.version), POLICY, &both),
-        (
-            RoutingInput {
-                resume: Some(600),
-                ..pods
-            },
-            POLICY,
-            &both,
-        ),
-        (question(RESIZE, pods.version), POLICY, &both),
+        (question(WIDGETS, pods.wanted), POLICY, &both),
+        (question(RESIZE, pods.wanted), POLICY, &both),
     ] {
         let decided = |question| decide(question, policy, local(true), snapshot, || false);
         let without = RoutingInput {
-            version: None,
+            wanted: None,
             ..question
         };
         assert_eq!(decided(question), decided(without), "{question:?}");
     }
+    // Row 6: those that have the history are ordered.
+    let resumed = RoutingInput {
+        resume: Some(600),
+        ..pods
+    };
+    let decision = decide(resumed, POLICY, local(true), &both, || false);
+    let ServerChoice::Peers(peers) = decision.order[0] else {
+        panic!("{decision:?}");
+    };
+    assert_eq!((decision.row, peers.since), (Row::Resume, Some(600)));
+    assert_eq!(peers.wanted, pods.wanted);
+}
+
+#[test]
+fn a_policy_makes_the_oldest_or_the_newest_first_and_falls_through_who_is_not_ready() {
+    for (wanted, own, peers, expected) in [
+        (
+            Wanted::Oldest,
+            "1.32",
+            &["1.31", "1.33"][..],
+            &["1.31", "local", "1.33"][..],
+        ),
+        (
+            Wanted::Newest,
+            "1.32",
+            &["1.31", "1.33"],
+            &["1.33", "local", "1.31"],
+        ),
+        (
+            Wanted::Oldest,
+            "1.31",
+            &["1.31", "1.33"],
+            &["local", "1.31", "1.33"],
+        ),
+        (
+            Wanted::Newest,
+            "1.33",
+            &["1.31", "1.33"],
+            &["local", "1.33", "1.31"],
+        ),
+        (
+            Wanted::Oldest,
+            "1.34",
+            &["1.33", "1.31", ""],
+            &["1.31", "1.33", "local", "?"],
+        ),
+        (
+            Wanted::Newest,
+            "1.30",
+            &["1.33", "1.31", ""],
+            &["1.33", "1.31", "local", "?"],
+        ),
+        (
+            Wanted::Oldest,
+            "",
+            &["1.33", "1.31", ""],
+            &["1.31", "1.33", "local", "?"],
+        ),
+        (
+            Wanted::Newest,
+            "",
+            &["1.33", "1.31", ""],
+            &["1.33", "1.31", "local", "?"],
+        ),
+        (Wanted::Newest, "1.30", &[""], &["local", "?"]),
+    ] {
+        let mut cluster = cluster(own, true, peers);
+        let decision = asked(Some(wanted), true, &cluster);
+        assert_eq!(
+            order(&decision, &cluster),
+            expected,
+            "{wanted:?} {own} {peers:?}"
+        );
+        for server in &mut cluster.servers {
+            server.ready = false;
+        }
+        let decision = asked(Some(wanted), true, &cluster);
+        assert_eq!(
+            decision.order[0],
+            ServerChoice::Local,
+            "nobody else is ready"
+        );
+    }
+    let mut cluster = cluster("1.34", true, &["1.31", "1.32"]);
+    cluster.servers[0].ready = false;
+    let decision = asked(Some(Wanted::Oldest), true, &cluster);
+    assert_eq!(order(&decision, &cluster), ["1.32", "local", "1.31"]);
+}
+
+#[test]
+fn a_newer_client_goes_to_the_nearest_that_is_not_older_and_nobody_to_an_older_one() {
+    for (wanted, own, peers, expected) in [
+        (
+            "1.36",
+            "1.24",
+            &["1.36", "1.24"][..],
+            &["1.36", "local", "1.24"][..],
+        ),
+        (
+            "1.35",
+            "1.24",
+            &["1.37", "1.36"],
+            &["1.36", "1.37", "local"],
+        ),
+        ("1.36", "1.24", &["1.30"], &["local", "1.30"]),
+        ("1.36", "1.37", &["1.36"], &["local", "1.36"]),
+        ("1.24", "1.36", &["1.24"], &["local", "1.24"]),
+        ("999.0", "1.24", &["1.36"], &["local", "1.36"]),
+    ] {
+        let cluster = cluster(own, true, peers);
+        let decision = asked(not_older(wanted), true, &cluster);
+        assert_eq!(
+            order(&decision, &cluster),
+            expected,
+            "{wanted} {own} {peers:?}"
+        );
+    }
+}
+
+#[test]
+fn a_watch_that_the_local_server_has_the_history_of_goes_only_to_one_that_has_it_too() {
+    let with = |history| {
+        let better = Server {
+            version: version("1.32"),
+            ..historian("b", history)
+        };
+        beside(version("1.31"), snapshot(Some(&[PODS]), vec![better]))
+    };
+    for (history, expected) in [
+        (Some(1200), Row::Peers),
+        (Some(1600), Row::Local),
+        (None, Row::Local),
+    ] {
+        let cluster = with(history);
+        for wanted in [named("1.32"), not_older("1.32"), Some(Wanted::Newest)] {
+            let resumed = RoutingInput {
+                resume: Some(1500),
+                ..question(PODS, wanted)
+            };
+            let decision = decide(resumed, POLICY, local(true), &cluster, || false);
+            assert_eq!(decision.row, expected, "{history:?} {wanted:?}");
+        }
+    }
+}
+
+#[test]
+fn versions_differ_while_live_servers_say_different_ones() {
+    let window = |own: &str, peers: &[&str]| cluster(own, true, peers).window;
+    assert_eq!(window("1.32", &["1.32", ""]), None);
+    let found = window("1.32", &["1.31", "1.33"]).unwrap();
+    assert_eq!(
+        (Some(found.oldest), Some(found.newest)),
+        (version("1.31"), version("1.33"))
+    );
+    let gone = Server {
+        live: false,
+        target: false,
+        ..versioned("gone", "1.31")
+    };
+    let alone = beside(version("1.32"), snapshot(Some(&[PODS]), vec![gone]));
+    assert_eq!(alone.window, None);
 }
 
 fn any_version() -> impl Strategy<Value = Option<KubernetesVersion>> {
@@ -257,11 +430,12 @@ fn any_version() -> impl Strategy<Value = Option<KubernetesVersion>> {
 fn any_cluster() -> impl Strategy<Value = Snapshot> {
     let lists = |lists: bool| if lists { &[PODS][..] } else { &[] };
     let peer =
-        (any_version(), any::<bool>(), any::<bool>()).prop_map(move |(version, listed, target)| {
+        (any_version(), any::<[bool; 3]>()).prop_map(move |(version, [listed, target, ready])| {
             Server {
                 version,
                 target,
                 live: target,
+                ready,
                 ..peer("peer", lists(listed))
             }
         });
@@ -270,11 +444,24 @@ fn any_cluster() -> impl Strategy<Value = Snapshot> {
         .prop_map(move |(peers, own, listed)| beside(own, snapshot(Some(lists(listed)), peers)))
 }
 
+fn any_wanted() -> impl Strategy<Value = Option<Wanted>> {
+    let not_older = |version| Wanted::NotOlder {
+        version,
+        must: true,
+    };
+    prop_oneof![
+        any_version().prop_map(|version| version.map(Wanted::Version)),
+        any_version().prop_map(move |version| version.map(not_older)),
+        Just(Some(Wanted::Oldest)),
+        Just(Some(Wanted::Newest)),
+    ]
+}
+
 proptest! {
     #[test]
     fn whatever_the_versions_the_same_servers_are_asked_as_without_the_header_and_the_best_first(
         cluster in any_cluster(),
-        wanted in any_version(),
+        wanted in any_wanted(),
         initialized: bool,
     ) {
         let plain = asked(None, initialized, &cluster);
@@ -283,17 +470,19 @@ proptest! {
         // The local server stays last while it starts: row 9.
         let fits: Vec<_> = wanted.map_or_else(Vec::new, |wanted| {
             let servers = asked.iter().filter(|server| server.is_some() || initialized);
-            let version = |server: &Option<usize>| match server {
-                Some(index) => cluster.servers[*index].version,
-                None => cluster.local_version,
+            let fit = |server: &Option<usize>| match server.map(|index| &cluster.servers[index]) {
+                Some(server) => {
+                    (wanted.needs_ready() && !server.ready, wanted.fit(server.version, false))
+                }
+                None => (false, wanted.fit(cluster.local_version, true)),
             };
-            servers.map(|server| Fit::of(version(server), wanted)).collect()
+            servers.map(fit).collect()
         });
         prop_assert!(fits.is_sorted(), "{:?}", fits);
         if wanted.is_none() {
             prop_assert_eq!(&decision, &plain);
         }
-        let to_local = decision.to == ServerChoice::Local;
+        let to_local = decision.order[0] == ServerChoice::Local;
         let rows = [Row::Local, Row::Peers];
         prop_assert!(decision.row == plain.row || rows.contains(&plain.row) && rows.contains(&decision.row));
         prop_assert_eq!(rows.contains(&decision.row) && to_local, decision.row == Row::Local);
@@ -316,11 +505,11 @@ proptest! {
         let before = asked(None, initialized, &unversioned);
         prop_assert_eq!(decision.row, before.row);
         let who = |decision: &Decision<'_>| {
-            [&decision.to, &decision.then, &decision.finally].map(|place| match place {
-                ServerChoice::Peers(indices, gvr) => {
-                    let mut indices = indices.to_vec();
+            decision.order.each_ref().map(|place| match place {
+                ServerChoice::Peers(peers) => {
+                    let mut indices = peers.indices.to_vec();
                     indices.sort_unstable();
-                    (indices, gvr.cloned(), false)
+                    (indices, peers.resource.cloned(), false)
                 }
                 place => (vec![], None, *place == ServerChoice::Local),
             })

@@ -276,7 +276,7 @@ async fn a_user_who_writes_the_endpoints_of_kubernetes_decides_nothing() {
     served.stop().await;
     changing.stop().await;
 
-    // Straight at an apiserver, while the proxy is away.
+    // Straight at an apiserver, while the proxy is down.
     let straight = Client::new(on_b.addr(), &ground.pki).token("tok-bob");
     let changing = endpoints_that_change(&straight, [CHOSEN, CHOSEN]);
     until_advertised(&ground, &b).await;

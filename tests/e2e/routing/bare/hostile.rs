@@ -96,7 +96,7 @@ async fn hostile_addresses_get_no_request_and_harm_nothing() {
         0,
         "no request before its certificate"
     );
-    let undecodable = "kube_interop_proxy_etcd_undecodable";
+    let undecodable = "kube_interop_proxy_etcd_undecodable_total";
     assert_eq!(world.proxy.metric(undecodable, &[]).await, 8.0);
     let status = world.proxy.statusz().await;
     let named = status["facts"]["undecodable"].as_array().unwrap();

@@ -230,7 +230,7 @@ async fn a_bare_apiserver_that_is_gone_is_absent_also_after_its_key() {
 }
 
 #[tokio::test]
-async fn an_apiserver_that_is_not_ready_or_does_not_believe_us_is_unknown_and_no_target() {
+async fn an_apiserver_that_is_not_ready_or_rejects_the_credentials_is_unknown_and_no_target() {
     let ground = Ground::new().await;
     let b = ground.double(v1_36()).await;
     b.set_ready(false);

@@ -82,6 +82,7 @@ fn a_need_is_met_by_some_versions() {
             false,
             true,
         ),
+        (Need::On("APIServerIdentity"), false, true),
         (Need::Serves("autoscaling/v1"), true, true),
         (Need::Serves("autoscaling/v2"), false, true),
         (Need::Serves("batch/v1beta1"), true, false),

@@ -1,0 +1,341 @@
+//! `install kubeadm` and `uninstall kubeadm`: the proxy beside the apiserver of a control plane node, and its removal.
+//!
+//! What is to be written is decided in [`crate::install`], from what stands on the node now. `steps` does it: `host` reads and
+//! replaces files, `change` says in which order, `ready` looks whether they run, and `servers` asks etcd for the other servers
+//! and keeps the lock. A call that was broken off is continued by the next one, because every plan is made from the files of today.
+
+mod change;
+mod host;
+mod servers;
+mod steps;
+
+use std::ffi::OsStr;
+use std::io::Error;
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode, Output};
+use std::time::Duration;
+
+use clap::{Args, ValueEnum};
+
+use self::host::{Host, write_into};
+use self::servers::Servers;
+use self::steps::Node;
+use super::status::timeout;
+use super::terminal::{ask, can_ask, complain, say};
+use super::{USAGE, block_on, exit_code};
+use crate::config::Config;
+use crate::install::difference::difference;
+use crate::install::state::{APISERVER, CONFIG, PODS, State};
+use crate::install::{self, Layout, Options, Plan, normal};
+
+/// The image that the scripts of `deploy/release` make.
+const IMAGE: &str = concat!("kube-interop-proxy:", env!("CARGO_PKG_VERSION"));
+
+/// Nothing was asked for.
+const DEFAULTS: Options<'static> = Options {
+    layout: None,
+    image: IMAGE,
+    virtual_ips: &[],
+};
+
+/// How the node was made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Platform {
+    /// Static pods in /etc/kubernetes/manifests.
+    Kubeadm,
+}
+
+#[derive(Args)]
+pub struct InstallArguments {
+    /// What the node was made by.
+    #[arg(value_enum)]
+    platform: Platform,
+    /// How the proxy runs. By default as it does now, or as a pod of its own.
+    #[arg(long, value_enum)]
+    layout: Option<Layout>,
+    /// Image of the proxy.
+    #[arg(long, default_value = IMAGE)]
+    image: String,
+    /// Archive with the image, which the node's containerd is given first.
+    #[arg(long, value_name = "FILE")]
+    image_archive: Option<PathBuf>,
+    /// A virtual IP that this node may get, if neither kube-vip's nor keepalived's files nor kubeconfigs name it. Can be given
+    /// several times.
+    #[arg(long = "virtual-ip", value_name = "ADDRESS")]
+    virtual_ips: Vec<IpAddr>,
+    /// Write the files into this directory, and change nothing.
+    #[arg(long, value_name = "DIR", conflicts_with = "dry_run")]
+    output_dir: Option<PathBuf>,
+    #[command(flatten)]
+    how: How,
+}
+
+#[derive(Args)]
+pub struct UninstallArguments {
+    /// What the node was made by.
+    #[arg(value_enum)]
+    platform: Platform,
+    /// Also if clients would lose what only other servers serve, or if etcd cannot be asked.
+    #[arg(long)]
+    force: bool,
+    #[command(flatten)]
+    how: How,
+}
+
+#[derive(Args)]
+struct How {
+    /// Where the node's files are.
+    #[arg(long, value_name = "DIR", default_value = "/")]
+    root: PathBuf,
+    /// Show what would be changed, and change nothing.
+    #[arg(long)]
+    dry_run: bool,
+    /// Do not ask.
+    #[arg(long)]
+    yes: bool,
+    /// How long other nodes and this one are waited for; then everything is put back.
+    #[arg(long, value_name = "DURATION", default_value = "5m", value_parser = timeout)]
+    timeout: Duration,
+}
+
+pub fn install(arguments: &InstallArguments) -> ExitCode {
+    let asks = arguments.output_dir.is_none();
+    ended(&arguments.how, asks, installed(arguments))
+}
+
+pub fn uninstall(arguments: &UninstallArguments) -> ExitCode {
+    ended(&arguments.how, true, uninstalled(arguments))
+}
+
+fn ended(how: &How, asks: bool, work: impl Future<Output = Result<(), String>>) -> ExitCode {
+    if asks && !how.yes && !how.dry_run && !can_ask() {
+        complain("there is no terminal to ask at: --yes changes files without asking");
+        return ExitCode::from(USAGE);
+    }
+    exit_code(block_on(work).map(|()| true))
+}
+
+async fn installed(arguments: &InstallArguments) -> Result<(), String> {
+    let Platform::Kubeadm = arguments.platform;
+    let how = &arguments.how;
+    let host = Host::new(&how.root);
+    let options = Options {
+        layout: arguments.layout,
+        image: &arguments.image,
+        virtual_ips: &arguments.virtual_ips,
+    };
+    let (from, plan, settings) = planned_on(&host, &options, 1)?;
+    let servers = Servers::new(&settings)?;
+    // A first look that changes nothing needs no etcd.
+    let (from, plan, settings) = match servers.count().await {
+        Ok(count) if count > 1 => planned_on(&host, &options, count)?,
+        _ => (from, plan, settings),
+    };
+    for warning in &plan.warnings {
+        complain(format_args!("note: {warning}"));
+    }
+    let to = plan.state;
+    if let Some(directory) = &arguments.output_dir {
+        let files = [CONFIG, APISERVER, PODS[0]].map(|name| (name.to_owned(), text(&to, name)));
+        let files: Vec<_> = files
+            .into_iter()
+            .filter(|(_, text)| !text.is_empty())
+            .collect();
+        return write_into(directory, &files);
+    }
+    let is_same = from == to;
+    if !may_be_changed(&host, how, &from, &to)? {
+        return Ok(());
+    }
+    if !is_same {
+        confirm(how)?;
+    }
+    let _alone = host.alone()?;
+    let config = text(&to, CONFIG);
+    let node = Node {
+        settings,
+        servers: Some(servers),
+        timeout: how.timeout,
+        host,
+        from,
+        to,
+    };
+    if is_same && !node.host.is_unfinished() {
+        return node.runs().await;
+    }
+    if let Some(archive) = &arguments.image_archive {
+        import(archive)?;
+    }
+    has_image(&node.host, &arguments.image)?;
+    // A path of the container may be another one on the node.
+    if plan.files.iter().all(|(file, on_node)| file == on_node) {
+        node.host.check(&config)?;
+    }
+    node.with_lock(async || node.put_in().await).await?;
+    say("The proxy is ready, and other servers see it. To look: kube-interop-proxy status\n")
+}
+
+async fn uninstalled(arguments: &UninstallArguments) -> Result<(), String> {
+    let Platform::Kubeadm = arguments.platform;
+    let how = &arguments.how;
+    let host = Host::new(&how.root);
+    let (from, _, settings) = planned_on(&host, &DEFAULTS, 1)?;
+    let to = State::new(None, Vec::new(), from.plain()?);
+    if !may_be_changed(&host, how, &from, &to)? {
+        return Ok(());
+    }
+    if from == to && !host.is_unfinished() {
+        return host.clean_up();
+    }
+    let servers = Servers::new(&settings)?;
+    let reachable = match servers.only_others_serve().await {
+        Ok(lines) if lines.is_empty() => true,
+        Ok(_) if arguments.force => true,
+        Err(_) if arguments.force => false,
+        Ok(lines) => return Err(forceable(&lines.join("; "))),
+        Err(why) => return Err(forceable(&why)),
+    };
+    confirm(how)?;
+    let _alone = host.alone()?;
+    let node = Node {
+        settings,
+        servers: reachable.then_some(servers),
+        timeout: how.timeout,
+        host,
+        from,
+        to,
+    };
+    node.with_lock(async || node.take_out().await).await?;
+    say("The proxy is removed; kube-apiserver serves at its address.\n")
+}
+
+fn forceable(why: &str) -> String {
+    format!("{why}; --force does it all the same")
+}
+
+/// What `install` would make of this node, and the settings with paths of this machine. Reads only.
+pub(super) fn planned() -> Result<(Plan, Config), String> {
+    let (_, plan, settings) = planned_on(&Host::new(Path::new("/")), &DEFAULTS, 1)?;
+    Ok((plan, settings))
+}
+
+/// What stands there, what is to stand there, and its settings with paths of this machine.
+fn planned_on(
+    host: &Host,
+    options: &Options<'_>,
+    servers: usize,
+) -> Result<(State, Plan, Config), String> {
+    let node = host.node(servers)?;
+    let plan = install::plan(&node, options)?;
+    let settings = plan.settings_with(|file| host.path(file))?;
+    Ok((node.state(), plan, settings))
+}
+
+/// Shows what would be changed. `false`: that was all.
+fn may_be_changed(host: &Host, how: &How, from: &State, to: &State) -> Result<bool, String> {
+    say(&shown(from, to)?)?;
+    if !how.dry_run {
+        may_change(host)?;
+    }
+    Ok(!how.dry_run)
+}
+
+fn confirm(how: &How) -> Result<(), String> {
+    match how.yes || ask("Change these files?")? {
+        true => Ok(()),
+        false => Err("nothing was changed".to_owned()),
+    }
+}
+
+/// The text of this file; that of the first own pod is the text of all own pods.
+fn text(state: &State, name: &str) -> String {
+    match name == PODS[0] {
+        true => state.pods().iter().map(|(_, text)| text.as_str()).collect(),
+        false => state.text(name).unwrap_or_default().to_owned(),
+    }
+}
+
+/// The difference, as a person reads it before saying yes.
+fn shown(from: &State, to: &State) -> Result<String, String> {
+    let written = match from.apiserver() == to.apiserver() {
+        true => from.clone(),
+        false => from.with_apiserver(normal(from.apiserver())?),
+    };
+    let mut shown = String::new();
+    for name in [CONFIG, APISERVER, PODS[0]] {
+        let (before, after) = (text(&written, name), text(to, name));
+        if before != after {
+            shown += &format!("{name}:\n{}", difference(&before, &after));
+        }
+    }
+    if written != *from {
+        shown += &format!(
+            "({APISERVER} is written anew: comments in it are lost; before/ keeps them)\n"
+        );
+    }
+    if shown.is_empty() {
+        shown += "Nothing is to be changed.\n";
+    }
+    Ok(shown)
+}
+
+/// The node itself is changed by root, and kubelet must be there to see it.
+fn may_change(host: &Host) -> Result<(), String> {
+    if !host.is_whole() {
+        return Ok(());
+    }
+    if !rustix::process::geteuid().is_root() {
+        return Err("only root can do this: manifests and keys are root's".to_owned());
+    }
+    let processes = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    let mut names = processes.filter_map(|it| std::fs::read_to_string(it.path().join("comm")).ok());
+    match names.any(|name| name.trim() == "kubelet") {
+        true => Ok(()),
+        false => Err("no kubelet runs here: nobody would start what the manifests say".to_owned()),
+    }
+}
+
+/// A command about images of containerd.
+fn ctr(arguments: &[&OsStr]) -> Result<Output, Error> {
+    let mut command = Command::new("ctr");
+    command.args(["--namespace", "k8s.io", "images"]);
+    command.args(arguments).output()
+}
+
+fn import(archive: &Path) -> Result<(), String> {
+    let name = archive.display();
+    match ctr(&["import".as_ref(), archive.as_ref()]) {
+        Ok(output) if output.status.success() => Ok(()),
+        Ok(output) => Err(format!(
+            "ctr cannot import {name}: {}",
+            String::from_utf8_lossy(&output.stderr).trim()
+        )),
+        Err(_) => Err(format!(
+            "there is no ctr to import {name} with: give it to this node's runtime (CRI-O: podman load --input {name}; \
+             Docker: docker load --input {name}), then leave --image-archive out"
+        )),
+    }
+}
+
+/// An image without a registry must be there; with one kubelet fetches it.
+fn has_image(host: &Host, image: &str) -> Result<(), String> {
+    if !host.is_whole() || image.contains('/') {
+        return Ok(());
+    }
+    let listed = ctr(&["list".as_ref(), "--quiet".as_ref()]);
+    let Some(listed) = listed.ok().filter(|it| it.status.success()) else {
+        return Ok(());
+    };
+    // Each with a registry or without.
+    let names = String::from_utf8_lossy(&listed.stdout);
+    match names
+        .lines()
+        .any(|name| name.rsplit('/').next() == Some(image))
+    {
+        true => Ok(()),
+        false => Err(format!(
+            "this node has no image {image}: bring it here with --image-archive FILE"
+        )),
+    }
+}

@@ -1,0 +1,248 @@
+//! The steps of a change: its turn among the nodes, the files, until what they say runs, and back if it does not.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use http::StatusCode;
+use tokio::time::sleep;
+
+use super::change::begin;
+use super::host::Host;
+use super::servers::{LOCK_RENEWAL, Servers};
+use crate::cli::doctor::Clients;
+use crate::cli::fetch;
+use crate::cli::terminal::complain;
+use crate::cli::wait::until_nothing_lacks;
+use crate::config::Config;
+use crate::install::normal;
+use crate::install::state::State;
+use crate::log_throttle::chain;
+
+const PAUSE: Duration = Duration::from_millis(200);
+/// etcd is asked so often whose turn it is.
+const TURN_PAUSE: Duration = Duration::from_secs(1);
+/// As long as kubelet may take to start what it has tried in vain for a while.
+const TIME_TO_RETURN: Duration = Duration::from_secs(120);
+
+/// Why it is to be asked again.
+type Lacking = Result<(), String>;
+
+/// A node that is to be changed.
+pub(super) struct Node {
+    pub(super) host: Host,
+    pub(super) from: State,
+    pub(super) to: State,
+    /// With paths of files that can be read here.
+    pub(super) settings: Config,
+    /// `None`: etcd could not be asked, and need not be.
+    pub(super) servers: Option<Servers>,
+    pub(super) timeout: Duration,
+}
+
+impl Node {
+    /// One node at a time, and none while another is not ready.
+    pub(super) async fn with_lock(
+        &self,
+        work: impl AsyncFnOnce() -> Result<(), String>,
+    ) -> Result<(), String> {
+        let Some(servers) = &self.servers else {
+            return work().await;
+        };
+        until(self.timeout, async || turn(servers).await).await?;
+        let renewal = async {
+            loop {
+                sleep(LOCK_RENEWAL).await;
+                // It is tried again before it ends.
+                let _ = servers.lock().await;
+            }
+        };
+        let done = tokio::select! {
+            done = work() => done,
+            never = renewal => never,
+        };
+        servers.unlock().await;
+        done
+    }
+
+    /// Waits for a proxy that was put in before.
+    pub(super) async fn runs(&self) -> Result<(), String> {
+        until(self.timeout, async || self.proxy_serves().await).await
+    }
+
+    /// Puts the proxy in, or everything back.
+    pub(super) async fn put_in(&self) -> Result<(), String> {
+        self.prepare()?;
+        let (from, to) = (&self.from, &self.to);
+        // It is replaced with the pod that it is in.
+        let is_replaced =
+            from.pods() != to.pods() || to.pods().is_empty() && from.apiserver() != to.apiserver();
+        // Until it ends, the one from before answers at the admin port.
+        let mut is_before = is_replaced && self.proxy_answers().await;
+        let lacking = async || {
+            let ready = self.proxy_is_ready().await;
+            is_before &= ready.is_ok();
+            if is_before {
+                return Err("kubelet has not stopped the proxy from before yet".to_owned());
+            }
+            ready?;
+            self.is_seen().await
+        };
+        match self.changed(from, to, self.timeout, lacking).await {
+            Ok(()) => self.host.finish(),
+            Err(why) => self.put_back(why).await,
+        }
+    }
+
+    /// Replaces the files, and waits for what is lacking then.
+    async fn changed(
+        &self,
+        from: &State,
+        to: &State,
+        limit: Duration,
+        mut lacking: impl AsyncFnMut() -> Lacking,
+    ) -> Result<(), String> {
+        let mut early = begin(&self.host, from, to)?;
+        until(limit, async || {
+            early.go_on(&self.host, self.address())?;
+            lacking().await
+        })
+        .await
+    }
+
+    /// Nothing is changed if it fails.
+    fn prepare(&self) -> Result<(), String> {
+        if self.host.node(1)?.state() != self.from {
+            return Err(
+                "somebody changed the files meanwhile; nothing was changed here, call it again"
+                    .to_owned(),
+            );
+        }
+        self.host.prepare()?;
+        self.host.keep(&self.from)
+    }
+
+    async fn put_back(&self, why: String) -> Result<(), String> {
+        complain(format_args!("{why}; everything is put back"));
+        let (now, before) = self.before()?;
+        let had_proxy = before.has_proxy()?;
+        let lacking = async || match had_proxy {
+            true => self.proxy_serves().await,
+            false => self.apiserver_serves().await,
+        };
+        let ended = self.changed(&now, &before, TIME_TO_RETURN, lacking).await;
+        self.host.finish()?;
+        Err(match ended {
+            Ok(()) => format!("{why}; everything is as it was before"),
+            Err(since) => format!("{why}; the files are as they were before, but: {since}"),
+        })
+    }
+
+    /// What stands there now, and what stood there before. If somebody wrote the apiserver's manifest meanwhile, an upgrade
+    /// for example, then what they wrote counts.
+    fn before(&self) -> Result<(State, State), String> {
+        let now = self.host.node(1)?.state();
+        let before = self.host.kept()?.unwrap_or_else(|| self.from.clone());
+        if normal(&now.plain()?)? == normal(&before.plain()?)? {
+            return Ok((now, before));
+        }
+        let apiserver = match before.has_proxy()? {
+            true => now.apiserver().to_owned(),
+            false => now.plain()?,
+        };
+        let before = before.with_apiserver(apiserver);
+        Ok((now, before))
+    }
+
+    /// Takes the proxy out.
+    pub(super) async fn take_out(&self) -> Result<(), String> {
+        self.prepare()?;
+        let lacking = async || match self.proxy_answers().await {
+            true => Err("the proxy has not ended yet".to_owned()),
+            false => self.apiserver_serves().await,
+        };
+        self.changed(&self.from, &self.to, self.timeout, lacking)
+            .await?;
+        if let Some(servers) = &self.servers {
+            servers.forget_own().await?;
+        }
+        self.host.finish()?;
+        self.host.clean_up()
+    }
+
+    /// Where clients find the apiserver.
+    fn address(&self) -> SocketAddr {
+        self.settings.serving.bind_address
+    }
+
+    /// One that tells whether it is ready to nobody whom it does not know is.
+    async fn apiserver_serves(&self) -> Lacking {
+        let address = self.address();
+        let failed = |why: String| format!("kube-apiserver at {address}: {why}");
+        let clients =
+            Clients::of_peers(&self.settings).map_err(|error| failed(error.to_string()))?;
+        let answer = clients.maker.client(address).get("/readyz", &[]).await;
+        match answer.map_err(|error| failed(chain(&error)))?.status {
+            StatusCode::OK | StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => Ok(()),
+            status => Err(failed(format!("/readyz is {status}"))),
+        }
+    }
+
+    async fn proxy_answers(&self) -> bool {
+        let admin = self.settings.admin.bind_address.to_string();
+        fetch::get(&admin, "/readyz").await.is_ok()
+    }
+
+    async fn proxy_is_ready(&self) -> Lacking {
+        let admin = self.settings.admin.bind_address;
+        let answer = fetch::get(&admin.to_string(), "/readyz?verbose").await;
+        let (status, body) =
+            answer.map_err(|error| format!("the proxy's admin port {admin}: {error}"))?;
+        let body = String::from_utf8_lossy(&body);
+        let missing = body.lines().filter(|line| line.starts_with("[-]"));
+        match status {
+            StatusCode::OK => Ok(()),
+            _ => Err(format!(
+                "the proxy is not ready: {}",
+                missing.collect::<Vec<_>>().join("; ")
+            )),
+        }
+    }
+
+    async fn is_seen(&self) -> Lacking {
+        match &self.servers {
+            Some(servers) if !servers.is_seen().await? => {
+                Err("other servers do not see this one in etcd yet".to_owned())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// The proxy, as others see it.
+    async fn proxy_serves(&self) -> Lacking {
+        self.proxy_is_ready().await?;
+        self.is_seen().await
+    }
+}
+
+async fn until(limit: Duration, mut lacking: impl AsyncFnMut() -> Lacking) -> Result<(), String> {
+    let lacking = async || lacking().await.err().into_iter().collect::<Vec<_>>();
+    let ended = until_nothing_lacks(limit, PAUSE, lacking).await;
+    ended.map_err(|why| format!("not within --timeout: {why}"))
+}
+
+/// Why it is not this node's turn; then it holds no lock.
+async fn turn(servers: &Servers) -> Lacking {
+    let why = match servers.lock().await? {
+        Some(owner) => format!("another node is changed: {owner}"),
+        None => {
+            let waiting = servers.not_ready().await?;
+            if waiting.is_empty() {
+                return Ok(());
+            }
+            servers.unlock().await;
+            waiting.join("; ")
+        }
+    };
+    sleep(TURN_PAUSE).await;
+    Err(why)
+}

@@ -1,0 +1,373 @@
+//! kube-apiserver's static pod: where its flags, files and probes are, and what of it is changed for the proxy. Pure.
+//!
+//! What was changed is noted in an annotation of the manifest itself. So it can be undone in whatever became of the
+//! manifest since: what somebody else wrote anew has neither the change nor the note.
+
+use std::path::{Component, Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+use serde_yaml::Value;
+
+use super::flags::Flags;
+use super::layout::Layout;
+use super::yaml::{at, items, list, mapping, parse, retain, set, text};
+
+/// Name of the proxy's container, of its volume, and of everything else that is its own.
+pub(super) const PROXY: &str = "kube-interop-proxy";
+/// What was changed: a [`Changed`] as JSON.
+const CHANGED: &str = "kube-interop-proxy/changed";
+/// Makes the pod another one for kubelet, which starts it anew at once.
+pub(super) const RESTARTED: &str = "kube-interop-proxy/restarted";
+const ADVERTISED: &str = "kubeadm.kubernetes.io/kube-apiserver.advertise-address.endpoint";
+const DEFAULT_CONTAINER: &str = "kubectl.kubernetes.io/default-container";
+pub(super) const ANNOTATIONS: &[&str] = &["metadata", "annotations"];
+pub(super) const GRACE: &str = "terminationGracePeriodSeconds";
+pub(super) const PROBES: [&str; 3] = ["startupProbe", "livenessProbe", "readinessProbe"];
+const HANDLERS: [&str; 2] = ["httpGet", "tcpSocket"];
+const LOOPBACK: &str = "--bind-address=127.0.0.1";
+const WHAT: &str = "the manifest of kube-apiserver";
+
+/// What was changed in the manifest, so that it can be undone.
+#[derive(Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct Changed {
+    /// Words at the end of `args`.
+    args: Vec<String>,
+    /// Hosts of the probes before, by probe.
+    hosts: Vec<(String, Option<String>)>,
+    grace: Option<Grace>,
+    default_container: bool,
+}
+
+/// The grace period was changed.
+#[derive(Debug, PartialEq, Serialize, Deserialize)]
+struct Grace {
+    before: Option<u64>,
+}
+
+/// A manifest without the proxy.
+#[derive(Debug, Clone)]
+pub(super) struct ApiServer {
+    pub(super) pod: Value,
+    /// Its place in `containers`.
+    index: usize,
+    /// How the proxy stood in it, if it did; own pods are not in it.
+    pub(super) layout: Option<Layout>,
+    /// It was changed for a proxy.
+    pub(super) is_changed: bool,
+}
+
+impl ApiServer {
+    /// `has_own_pod`: a static pod of the proxy stands beside it.
+    pub(super) fn read(manifest: &str, has_own_pod: bool) -> Result<Self, String> {
+        let mut pod = parse(WHAT, manifest)?;
+        if pod.get("kind").and_then(Value::as_str) != Some("Pod") {
+            return Err(format!("{WHAT} is not one of kind Pod"));
+        }
+        let layout = layout(&pod);
+        let changed = changed(&pod, layout.is_some() || has_own_pod)?;
+        take_out(&mut pod, &changed);
+        let index = apiserver(&pod)?;
+        let containers = pod
+            .get_mut("spec")
+            .and_then(|spec| list(spec, "containers"));
+        if let Some(container) = containers.and_then(|all| all.get_mut(index)) {
+            restore(container, &changed);
+        }
+        let this = Self {
+            pod,
+            index,
+            layout,
+            is_changed: !changed.args.is_empty(),
+        };
+        if !this.words().iter().any(|word| word.starts_with("--")) {
+            return Err(format!(
+                "{WHAT} has no flags in `command` and `args`: a shell or a script gives them to it"
+            ));
+        }
+        Ok(this)
+    }
+
+    pub(super) fn container(&self) -> &Value {
+        &items(&self.pod, &["spec", "containers"])[self.index]
+    }
+
+    fn words(&self) -> Vec<String> {
+        words(self.container())
+    }
+
+    /// The flags behind the program's name.
+    pub(super) fn flags(&self) -> Result<Flags, String> {
+        let words = self.words();
+        let program = words.iter().position(|word| is_apiserver(word));
+        match program {
+            Some(program) => Ok(Flags::read(&words[program + 1..])),
+            None if words[0].starts_with("--") => Ok(Flags::read(&words)),
+            None => Err(format!(
+                "kube-apiserver is started by {}: its flags cannot be read there, nor one be added; write them into \
+                 `command`, one an item",
+                words[0]
+            )),
+        }
+    }
+
+    /// The minor version in the image's tag.
+    pub(super) fn minor_version(&self) -> Option<u32> {
+        let (_, tag) = text(self.container(), &["image"]).rsplit_once(":v1.")?;
+        tag.split(|c: char| !c.is_ascii_digit())
+            .next()?
+            .parse()
+            .ok()
+    }
+
+    /// The volume that has this file of the container, and where it is mounted.
+    pub(super) fn mount(&self, file: &Path) -> Result<Mount, String> {
+        let mounts = items(self.container(), &["volumeMounts"]);
+        let of = |mount: &&Value| file.starts_with(text(mount, &["mountPath"]));
+        let deepest = |mount: &&Value| Path::new(text(mount, &["mountPath"])).components().count();
+        let found = mounts.iter().filter(of).max_by_key(deepest);
+        let volume = found.and_then(|mount| {
+            let named = |volume: &&Value| volume.get("name") == mount.get("name");
+            items(&self.pod, &["spec", "volumes"]).iter().find(named)
+        });
+        let host = volume.and_then(|it| at(it, &["hostPath", "path"])?.as_str());
+        let (Some(mount), Some(volume), Some(host)) = (found, volume, host) else {
+            let file = file.display();
+            return Err(format!(
+                "{file} is in no hostPath volume of kube-apiserver: the proxy cannot be given it"
+            ));
+        };
+        let below = file
+            .strip_prefix(text(mount, &["mountPath"]))
+            .unwrap_or(file);
+        let host = Path::new(host).join(text(mount, &["subPath"]));
+        let is_plain = |part: Component<'_>| matches!(part, Component::Normal(_));
+        if !below.components().all(is_plain) {
+            return Err(format!("{} is no plain path", file.display()));
+        }
+        let mut mount = mount.clone();
+        set(&mut mount, "readOnly", Some(true.into()));
+        Ok(Mount {
+            host: match below.as_os_str().is_empty() {
+                true => host,
+                false => host.join(below),
+            },
+            mount,
+            volume: volume.clone(),
+        })
+    }
+
+    /// With these words behind the flags, and the probes on loopback; the proxy's container is added by [`super::layout`].
+    pub(super) fn changed(&self, layout: Layout) -> Result<Value, String> {
+        const NOT_ONE: &str =
+            "the manifest of kube-apiserver is not a pod's: a list or mapping is something else";
+        let mut pod = self.pod.clone();
+        let mut changed = Changed {
+            args: layout.words_beside(&self.flags()?),
+            default_container: layout != Layout::OwnPod,
+            ..Changed::default()
+        };
+        let spec = pod.get_mut("spec").ok_or(NOT_ONE)?;
+        if let Some(wanted) = layout.grace() {
+            let before = spec.get(GRACE).and_then(Value::as_u64);
+            if before.is_none_or(|before| before < wanted) {
+                changed.grace = Some(Grace { before });
+                set(spec, GRACE, Some(wanted.into()));
+            }
+        }
+        let containers = list(spec, "containers").ok_or(NOT_ONE)?;
+        let container = containers.get_mut(self.index).ok_or(NOT_ONE)?;
+        let args = list(container, "args").ok_or(NOT_ONE)?;
+        args.extend(changed.args.iter().map(|word| word.as_str().into()));
+        for probe in PROBES {
+            let Some(probed) = container.get_mut(probe) else {
+                continue;
+            };
+            for handler in HANDLERS {
+                if let Some(asked) = probed.get_mut(handler) {
+                    let before = asked.get("host").and_then(Value::as_str);
+                    changed
+                        .hosts
+                        .push((probe.to_owned(), before.map(str::to_owned)));
+                    set(asked, "host", Some("127.0.0.1".into()));
+                }
+            }
+        }
+        let annotations = mapping(&mut pod, ANNOTATIONS).ok_or(NOT_ONE)?;
+        changed.default_container &= annotations.get(DEFAULT_CONTAINER).is_none();
+        if changed.default_container {
+            let name = text(self.container(), &["name"]);
+            set(annotations, DEFAULT_CONTAINER, Some(name.into()));
+        }
+        let note = serde_json::to_string(&changed).map_err(|error| error.to_string())?;
+        set(annotations, CHANGED, Some(note.into()));
+        Ok(pod)
+    }
+}
+
+/// A file of the container on the node.
+pub(super) struct Mount {
+    pub(super) host: PathBuf,
+    pub(super) mount: Value,
+    pub(super) volume: Value,
+}
+
+/// The manifest without our notes, for a comparison.
+pub(super) fn without_notes(pod: &Value) -> Value {
+    let mut pod = pod.clone();
+    remove_annotations(&mut pod, &[CHANGED, RESTARTED]);
+    pod
+}
+
+fn is_apiserver(word: &str) -> bool {
+    Path::new(word)
+        .file_name()
+        .is_some_and(|name| name == "kube-apiserver" || name == "apiserver")
+}
+
+fn words(container: &Value) -> Vec<String> {
+    let parts = ["command", "args"].map(|key| items(container, &[key]));
+    let words = parts.concat();
+    words.iter().map(word).collect()
+}
+
+/// A flag alone in quotes, or a number, is a word too.
+fn word(value: &Value) -> String {
+    match value {
+        Value::String(text) => text.clone(),
+        Value::Number(number) => number.to_string(),
+        Value::Bool(flag) => flag.to_string(),
+        _ => String::new(),
+    }
+}
+
+fn apiserver(pod: &Value) -> Result<usize, String> {
+    let containers = items(pod, &["spec", "containers"]);
+    let named = |it: &Value| text(it, &["name"]) == "kube-apiserver";
+    let runs = |it: &Value| words(it).iter().any(|word| is_apiserver(word));
+    let found = containers.iter().position(named);
+    let found = found.or_else(|| containers.iter().position(runs));
+    let index = found.ok_or_else(|| format!("{WHAT} has no container that runs kube-apiserver"))?;
+    if words(&containers[index]).is_empty() {
+        return Err(format!("{WHAT} has no flags: neither `command` nor `args`"));
+    }
+    if at(pod, &["spec", "hostNetwork"]) != Some(&Value::Bool(true)) {
+        return Err(
+            "kube-apiserver is not on the host's network (hostNetwork: true): a proxy in another pod would not reach it on \
+             loopback; see deploy/hosted"
+                .to_owned(),
+        );
+    }
+    Ok(index)
+}
+
+fn layout(pod: &Value) -> Option<Layout> {
+    let has = |key: &str| {
+        let mut all = items(pod, &["spec", key]).iter();
+        all.any(|it| text(it, &["name"]) == PROXY)
+    };
+    match (has("containers"), has("initContainers")) {
+        (true, _) => Some(Layout::Sidecar),
+        (_, true) => Some(Layout::NativeSidecar),
+        _ => None,
+    }
+}
+
+/// `is_ours`: there is a proxy, so what `docs/` tells people to write by hand is for it.
+fn changed(pod: &Value, is_ours: bool) -> Result<Changed, String> {
+    match at(pod, &["metadata", "annotations", CHANGED]).and_then(Value::as_str) {
+        Some(note) => serde_json::from_str(note)
+            .map_err(|error| format!("{WHAT}: the annotation {CHANGED} was damaged: {error}")),
+        None => by_hand(pod, is_ours),
+    }
+}
+
+/// Takes the proxy out of the pod.
+fn take_out(pod: &mut Value, changed: &Changed) {
+    remove_annotations(pod, &[CHANGED, RESTARTED]);
+    if changed.default_container {
+        remove_annotations(pod, &[DEFAULT_CONTAINER]);
+    }
+    let Some(spec) = pod.get_mut("spec") else {
+        return;
+    };
+    if let Some(grace) = &changed.grace {
+        set(spec, GRACE, grace.before.map(Value::from));
+    }
+    for key in ["containers", "initContainers", "volumes"] {
+        retain(spec, key, |it| text(it, &["name"]) != PROXY);
+    }
+}
+
+/// Makes the apiserver's container what it was.
+fn restore(container: &mut Value, changed: &Changed) {
+    for word in &changed.args {
+        remove_last(container, word);
+    }
+    for (probe, before) in &changed.hosts {
+        for handler in HANDLERS {
+            if let Some(asked) = container.get_mut(probe).and_then(|it| it.get_mut(handler)) {
+                set(asked, "host", before.as_deref().map(Value::from));
+            }
+        }
+    }
+}
+
+fn remove_last(container: &mut Value, word: &str) {
+    let Some(args) = container.get_mut("args").and_then(Value::as_sequence_mut) else {
+        return;
+    };
+    if let Some(place) = args.iter().rposition(|it| it == word) {
+        args.remove(place);
+    }
+    if args.is_empty() {
+        set(container, "args", None);
+    }
+}
+
+fn remove_annotations(pod: &mut Value, names: &[&str]) {
+    let Some(metadata) = pod.get_mut("metadata") else {
+        return;
+    };
+    let Some(annotations) = metadata.get_mut("annotations") else {
+        return;
+    };
+    let before = annotations.as_mapping().map_or(0, serde_yaml::Mapping::len);
+    names.iter().for_each(|name| set(annotations, name, None));
+    let left = annotations.as_mapping().map_or(0, serde_yaml::Mapping::len);
+    if left == 0 && before > 0 {
+        set(metadata, "annotations", None);
+    }
+}
+
+/// What the patches of `deploy/kubeadm` have changed.
+fn by_hand(pod: &Value, is_ours: bool) -> Result<Changed, String> {
+    let container = &items(pod, &["spec", "containers"])[apiserver(pod)?];
+    let args: Vec<_> = items(container, &["args"]).iter().map(word).collect();
+    if !is_ours || !args.iter().any(|word| word == LOOPBACK) {
+        return Ok(Changed::default());
+    }
+    let layout = layout(pod);
+    let words = layout.unwrap_or(Layout::OwnPod).words();
+    let ours = args.into_iter().filter(|it| words.contains(it));
+    let advertised = text(pod, &["metadata", "annotations", ADVERTISED]);
+    let host = advertised
+        .rsplit_once(':')
+        .map(|(host, _)| host.trim_matches(['[', ']']));
+    let host = host.map(str::to_owned);
+    let asks_loopback = |probe: &&&str| {
+        HANDLERS
+            .iter()
+            .any(|handler| text(container, &[probe, handler, "host"]) == "127.0.0.1")
+    };
+    Ok(Changed {
+        args: ours.collect(),
+        hosts: PROBES
+            .iter()
+            .filter(asks_loopback)
+            .map(|it| ((*it).to_owned(), host.clone()))
+            .collect(),
+        grace: layout.map(|_| Grace { before: None }),
+        default_container: layout.is_some(),
+    })
+}

@@ -1,0 +1,219 @@
+//! What `install kubeadm` writes: from a node's static pod manifest of kube-apiserver and what its files say to the proxy's
+//! configuration, its own pod and the changed manifest, or one sentence why not. Pure: files are read by who calls.
+//!
+//! `apiserver` finds flags, files and probes in the manifest, changes it and undoes that; `flags` reads the flags; `settings`
+//! makes the configuration of them; `layout` makes the proxy's container; `node` finds addresses. Every plan is made from the
+//! manifest without the proxy, so a second one equals the first, whatever stood there.
+
+pub mod difference;
+pub mod state;
+
+mod apiserver;
+mod flags;
+mod layout;
+mod node;
+mod settings;
+mod yaml;
+
+#[cfg(test)]
+mod tests;
+
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+
+use data_encoding::HEXLOWER;
+use serde_yaml::Value;
+
+use self::apiserver::{ANNOTATIONS, ApiServer, PROXY, RESTARTED, without_notes};
+use self::layout::{ContainerInputs, own_pod};
+pub use self::layout::{DIRECTORY, Layout};
+pub use self::node::{MANIFESTS, Node};
+pub use self::settings::endpoint;
+use self::state::{CONFIG, State};
+use self::yaml::{mapping, parse, set, write};
+use crate::config::Config;
+
+const NOT_CHANGED: &str = "the proxy cannot be put into the pod";
+
+/// What was asked for.
+pub struct Options<'o> {
+    /// `None`: the one that the node has, else a pod of its own.
+    pub layout: Option<Layout>,
+    pub image: &'o str,
+    pub virtual_ips: &'o [IpAddr],
+}
+
+/// What a node needs.
+pub struct Plan {
+    pub layout: Layout,
+    pub settings: Config,
+    pub state: State,
+    /// What is to be known or done by hand.
+    pub warnings: Vec<String>,
+    /// Files of the apiserver's container that the configuration names, and where they are on the node.
+    pub files: Vec<(PathBuf, PathBuf)>,
+}
+
+impl Plan {
+    /// The settings with each file at the place that it has on this machine.
+    pub fn settings_with(&self, place: impl Fn(&Path) -> PathBuf) -> Result<Config, String> {
+        let mut values = parse(CONFIG, self.state.text(CONFIG).unwrap_or_default())?;
+        each_text(&mut values, &|text| {
+            let (_, on_node) = self
+                .files
+                .iter()
+                .find(|(file, _)| file == Path::new(text))?;
+            Some(place(on_node).display().to_string())
+        });
+        settings::checked(&write(&values)?)
+    }
+}
+
+/// Replaces texts of which `of` says with what.
+fn each_text(value: &mut Value, of: &impl Fn(&str) -> Option<String>) {
+    match value {
+        Value::String(text) => *text = of(text).unwrap_or_else(|| text.clone()),
+        Value::Sequence(items) => items.iter_mut().for_each(|it| each_text(it, of)),
+        Value::Mapping(keys) => keys.values_mut().for_each(|it| each_text(it, of)),
+        _ => {}
+    }
+}
+
+/// What a node needs for the proxy; the error is one sentence that says why that cannot be told.
+pub fn plan(node: &Node<'_>, options: &Options<'_>) -> Result<Plan, String> {
+    let from = node.state();
+    let before = from.pods().first().map(|(_, text)| text.as_str());
+    let server = ApiServer::read(from.apiserver(), before.is_some())?;
+    let there = server.layout.or(before.map(|_| Layout::OwnPod));
+    let layout = options.layout.or(there).unwrap_or(Layout::OwnPod);
+    let flags = server.flags()?;
+    let main = node.address(&flags)?;
+    let (further, mut warnings) = node.further(&flags, main, options.virtual_ips);
+    let derived = settings::derive(&server, node, main, &further, layout)?;
+    let (config, settings) = derived.text(from.text(CONFIG))?;
+    warnings.extend(node.asks_on_loopback(main));
+    warnings.extend(derived.warnings);
+    if layout == Layout::NativeSidecar {
+        match server.minor_version() {
+            Some(minor) if minor < 29 => {
+                return Err(format!(
+                    "native sidecars need Kubernetes 1.29, and this is 1.{minor}: choose another --layout"
+                ));
+            }
+            Some(_) => {}
+            None => warnings.push(
+                "native sidecars need kubelet 1.29 or later, which cannot be seen here".to_owned(),
+            ),
+        }
+    }
+    let mut mounts = Vec::new();
+    let mut files = Vec::new();
+    for file in derived.files {
+        let found = server.mount(&file)?;
+        files.push((file, found.host.clone()));
+        if !mounts
+            .iter()
+            .any(|it: &apiserver::Mount| it.mount == found.mount)
+        {
+            mounts.push(found);
+        }
+    }
+    let inputs = ContainerInputs {
+        image: options.image,
+        admin_port: settings.admin.bind_address.port(),
+        serving_port: main.port(),
+        mounts: &mounts,
+    };
+    let is_new_config = from.text(CONFIG) != Some(config.as_str());
+    let mut changed = server.changed(layout)?;
+    layout.add_to(&mut changed, &inputs).ok_or(NOT_CHANGED)?;
+    let stamp = (layout != Layout::OwnPod && is_new_config).then(|| hash(&[&config]));
+    let pods = match layout {
+        Layout::OwnPod => vec![named_pod(&from, &inputs, &config)?],
+        _ => Vec::new(),
+    };
+    let apiserver = kept_or_new(from.apiserver(), &changed, stamp)?;
+    Ok(Plan {
+        layout,
+        settings,
+        state: State::new(Some(config), pods, apiserver),
+        warnings,
+        files,
+    })
+}
+
+/// The manifest of today without the proxy; `None`: it has nothing of it. `has_own_pod`: one stands beside it.
+pub fn without_proxy(manifest: &str, has_own_pod: bool) -> Result<Option<String>, String> {
+    let server = ApiServer::read(manifest, has_own_pod)?;
+    match server.is_changed || server.layout.is_some() {
+        true => write(&server.pod).map(Some),
+        false => Ok(None),
+    }
+}
+
+/// The same pod, which kubelet takes for another one and starts at once: it does not wait until it tries again.
+pub fn restarted(manifest: &str) -> Result<String, String> {
+    let mut pod = parse("the manifest", manifest)?;
+    let annotations = mapping(&mut pod, ANNOTATIONS).ok_or("the manifest has no annotations")?;
+    set(annotations, RESTARTED, Some("true".into()));
+    write(&pod)
+}
+
+/// The same manifest in the form in which it is written, so that a difference shows nothing else.
+pub fn normal(manifest: &str) -> Result<String, String> {
+    write(&parse("the manifest", manifest)?)
+}
+
+/// A manifest that says the same stays as it was written. `stamp`: the configuration is another one, with which the pod has
+/// to start anew.
+fn kept_or_new(before: &str, pod: &Value, stamp: Option<String>) -> Result<String, String> {
+    let old = parse("the manifest of kube-apiserver", before)?;
+    if stamp.is_none() && without_notes(&old) == without_notes(pod) {
+        return Ok(before.to_owned());
+    }
+    let mut pod = pod.clone();
+    if let Some(stamp) = stamp
+        && let Some(annotations) = mapping(&mut pod, ANNOTATIONS)
+    {
+        set(annotations, RESTARTED, Some(stamp.into()));
+    }
+    write(&pod)
+}
+
+/// Name and text of the proxy's own pod. For each content it is a pod of another name, so that kubelet starts the new one
+/// while the old one drains, and the new proxy takes over. A file that says the same stays.
+fn named_pod(
+    from: &State,
+    inputs: &ContainerInputs<'_>,
+    config: &str,
+) -> Result<(String, String), String> {
+    let mut pod = own_pod(inputs).ok_or(NOT_CHANGED)?;
+    if let Some(before) = from.pods().first()
+        && from.text(CONFIG) == Some(config)
+    {
+        let mut there = without_notes(&parse("the proxy's pod", &before.1)?);
+        set_name(&mut there, None);
+        if there == pod {
+            return Ok((*before).clone());
+        }
+    }
+    let name = format!("{PROXY}-{}", hash(&[&write(&pod)?, config]));
+    set_name(&mut pod, Some(name.into()));
+    let text = write(&pod)?;
+    // A call that was broken off may have written it.
+    let there = from.pods().into_iter().find(|(_, there)| *there == text);
+    Ok(there
+        .cloned()
+        .unwrap_or_else(|| (from.free_name().to_owned(), text)))
+}
+
+fn set_name(pod: &mut Value, name: Option<Value>) {
+    if let Some(metadata) = pod.get_mut("metadata") {
+        set(metadata, "name", name);
+    }
+}
+
+fn hash(texts: &[&str]) -> String {
+    let digest = ring::digest::digest(&ring::digest::SHA256, texts.concat().as_bytes());
+    HEXLOWER.encode(&digest.as_ref()[..4])
+}

@@ -1,0 +1,70 @@
+//! The key of a server that drains: from the signal to stop until its apiserver is gone, or the proxy ends.
+//!
+//! While it is there, peers send watches here from revisions that no target has the history of
+//! ([`crate::routing::decide`]). So there is none while it is not known where the history of the apiserver begins, nor
+//! when that is the history of another etcd. It is rewritten as the live key was.
+
+use tokio::sync::oneshot;
+
+use super::record::{IdKeys, PublishError, Publisher, SHORTEST_PAUSE};
+use crate::cluster::json;
+use crate::cluster::keys::Topic;
+use crate::cluster::record::DrainingKey;
+use crate::log_throttle::LogThrottle;
+
+/// When a publisher that has stopped drains.
+pub struct Drain {
+    /// Told when the live key is removed: it begins.
+    pub left: oneshot::Sender<()>,
+    pub end: oneshot::Receiver<()>,
+}
+
+impl Publisher {
+    /// Keeps the key until the `end`, then removes it.
+    pub(super) async fn drain(mut self, mut keys: IdKeys, mut end: oneshot::Receiver<()>) {
+        let (mut failures, throttle) = (0, LogThrottle::default());
+        let mut changes = self.state.changes();
+        loop {
+            let written = self.write_draining(&mut keys).await;
+            let pause = self.note(written, &mut failures, &throttle);
+            tokio::select! {
+                () = tokio::time::sleep(pause) => {}
+                Ok(()) = changes.changed() => tokio::time::sleep(SHORTEST_PAUSE).await,
+                _ = &mut end => break,
+            }
+        }
+        // If it fails, the key expires by itself.
+        let _ = keys.draining.delete(&mut self.etcd).await;
+    }
+
+    /// Writes the key, or removes it while it must not be there.
+    pub(super) async fn write_draining(&mut self, keys: &mut IdKeys) -> Result<(), PublishError> {
+        for key in [&keys.live, &keys.draining] {
+            if key.is_of_other_history(&mut self.etcd).await? {
+                self.state.void_history();
+            }
+        }
+        let taken = self.other_owner(keys).await?;
+        let history_start = self.state.history_start();
+        if taken.is_some() || !self.state.accepts() || history_start == i64::MAX {
+            keys.draining.delete(&mut self.etcd).await?;
+            return taken.map_or(Ok(()), Err);
+        }
+        let there = keys.draining.read(&mut self.etcd).await?;
+        let there: Option<DrainingKey> = there.and_then(|value| json::read(value).ok());
+        if let Some(other) = there.filter(|there| there.endpoint != self.own.endpoint) {
+            // It is not ours to remove.
+            keys.draining = self.key(Topic::Draining, &keys.id);
+            return Err(PublishError::Duplicate(other.endpoint));
+        }
+        let value = serde_json::to_vec(&DrainingKey {
+            endpoint: self.own.endpoint,
+            history_start,
+        })?;
+        let ttl = self.config.peer.lease_ttl;
+        match keys.draining.put(&mut self.etcd, value, ttl).await? {
+            true => Ok(()),
+            false => Err(PublishError::Raced),
+        }
+    }
+}

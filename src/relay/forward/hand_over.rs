@@ -1,0 +1,327 @@
+//! A watch whose server stops goes on at another server, below the header that its client has (KEP-1904). Called by
+//! [`crate::relay::service`] with what is left of the watch.
+//!
+//! The position is what the client has seen of whole frames. A server is asked that has the history from there; if none has
+//! it, etcd may show that nothing changed since, and then one is asked that has the history from a later revision. Until then
+//! the client's stream is held, quiet. A stream that nobody can certainly go on with ends as if its apiserver had ended it.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::request::Parts;
+use tokio::sync::OwnedSemaphorePermit;
+use tokio::time::{Instant, sleep, sleep_until, timeout_at};
+
+use super::ForwardedRequest;
+use crate::relay::client::ClientSession;
+use crate::relay::exchange::{self, Delivered, Expiry, Leaving, ResumedWatch, Upload, WatchRest};
+use crate::relay::outcome::{ExchangeFailure, Outcome};
+use crate::relay::plan::{self, RequestContext, Route};
+use crate::relay::shutdown::ShutdownPhase;
+use crate::relay::watch::{Again, AskedServers, ServedBy, Watch};
+use crate::retry::jittered;
+use crate::routing::hand_over::StoppedWatch;
+use crate::routing::table::ServerKind;
+use crate::watches::follower::ResumePoint;
+use crate::watches::metrics::{HandOverResult, LeaveReason};
+
+/// Between two looks at who could go on, if nothing tells of a change.
+const LOOK: Duration = Duration::from_millis(500);
+/// Longest wait for the proof that a server keeps the resource in this etcd.
+const PROOF_TIMEOUT: Duration = Duration::from_secs(3);
+/// The same for a watch that is still served, and is not read meanwhile.
+const SERVED_TIMEOUT: Duration = Duration::from_secs(1);
+/// A server that has served a watch for a shorter time did not go on with it.
+const SETTLED: Duration = Duration::from_secs(10);
+
+/// A watch that is to go on, and who was asked.
+struct HandOver<'a> {
+    context: &'a RequestContext<'a>,
+    watch: Arc<Watch>,
+    /// Who served it.
+    from: ServedBy,
+    /// Its server is shutting down, and still serves it.
+    is_served: bool,
+    begun: Instant,
+    deadline: Instant,
+    asked: AskedServers,
+    /// When a server began to go on with it.
+    continued: Option<Instant>,
+}
+
+/// What is to be done next.
+enum Step {
+    Ask(Box<(Route, ResumePoint)>),
+    /// Nobody can go on with it now.
+    Wait,
+    /// Nobody will.
+    End,
+}
+
+/// Lets another server go on with `rest`. It is given back if it stays where it is.
+pub async fn hand_over(
+    context: &RequestContext<'_>,
+    session: &mut ClientSession,
+    mut rest: Box<WatchRest>,
+    reason: LeaveReason,
+) -> Delivered {
+    let (shared, begun) = (context.shared, Instant::now());
+    let is_served = reason == LeaveReason::ShutsDown;
+    if !is_served {
+        rest.watch.asked(shared, begun + PROOF_TIMEOUT).await;
+    }
+    let mut handed_over = match HandOver::new(context, &mut rest, is_served, begun) {
+        Some(handed_over) => handed_over,
+        None if is_served => return rest.stays(),
+        None => return rest.end(shared, session).await.into(),
+    };
+    let delivered = loop {
+        let is_over = shared.shutdown.is_leaving() || Instant::now() >= handed_over.deadline;
+        let step = match is_over {
+            true => Step::End,
+            false => handed_over.step(),
+        };
+        match step {
+            Step::Ask(next) => {
+                if let Some(delivered) = handed_over.ask(session, *next).await {
+                    break Some(delivered);
+                }
+            }
+            _ if is_served => {
+                rest.asked = handed_over.asked;
+                return rest.stays();
+            }
+            Step::Wait => {
+                if handed_over.wait(session).await == Waited::ClientGone {
+                    break Some(Outcome::Broken.into());
+                }
+            }
+            Step::End => break None,
+        }
+    };
+    let (result, delivered) = match delivered {
+        Some(Delivered::Continues(mut next)) => {
+            next.asked = handed_over.asked;
+            (HandOverResult::Continued, Delivered::Continues(next))
+        }
+        Some(Delivered::Ended(Outcome::Broken)) => {
+            (HandOverResult::ClientGone, Outcome::Broken.into())
+        }
+        Some(ended) => (HandOverResult::Continued, ended),
+        None => {
+            let ended = rest.end(shared, session).await;
+            (HandOverResult::Ended, ended.into())
+        }
+    };
+    let metrics = &shared.metrics.watches;
+    let continued = handed_over.continued.unwrap_or_else(Instant::now);
+    metrics.handed_over(reason, result, continued - handed_over.begun);
+    delivered
+}
+
+/// What a wait has ended with.
+#[derive(PartialEq, Eq)]
+enum Waited {
+    Changed,
+    ClientGone,
+}
+
+impl<'a> HandOver<'a> {
+    /// `None`: it is not to be handed over.
+    fn new(
+        context: &'a RequestContext<'a>,
+        rest: &mut WatchRest,
+        is_served: bool,
+        begun: Instant,
+    ) -> Option<Self> {
+        let settings = &context.settings.watch;
+        let watch = &rest.watch;
+        // Its certificate may have expired, or no longer count.
+        let is_same_caller = context.caller == rest.dependencies.caller;
+        let is_wanted = settings.hand_over && is_same_caller && watch.request().is_some();
+        let from = watch.served_by().filter(|_| is_wanted)?;
+        // It is not known who understands the request as that one did.
+        from.version?;
+        watch.resume_point(context.shared)?;
+        let mut asked = std::mem::take(&mut rest.asked);
+        if !is_served {
+            match begun < rest.begun + SETTLED {
+                true => asked.failed(from.server, Again::AFewTimes, begun),
+                false => asked = AskedServers::default(),
+            }
+        }
+        Some(Self {
+            context,
+            watch: rest.watch.clone(),
+            from,
+            is_served,
+            begun,
+            deadline: begun + settings.hand_over_timeout,
+            asked,
+            continued: None,
+        })
+    }
+
+    /// Who is asked next.
+    fn step(&mut self) -> Step {
+        let shared = self.context.shared;
+        // etcd may have been restored meanwhile.
+        let Some(position) = self.watch.resume_point(shared) else {
+            return Step::End;
+        };
+        // More servers have the history from there.
+        let proved = self.watch.proved_resume_point(shared);
+        let mut may_come = false;
+        for at in proved.into_iter().chain([position]) {
+            match self.route(at) {
+                Ok(route) => return Step::Ask(Box::new((route, at))),
+                Err(may_suit) => may_come |= may_suit,
+            }
+        }
+        let log = self.watch.register(shared);
+        if proved.is_none()
+            && let Some(at) = self.watch.proved_resume_point(shared)
+            && let Ok(route) = self.route(at)
+        {
+            return Step::Ask(Box::new((route, at)));
+        }
+        let start = shared.local.history_start();
+        let is_told = log.is_none_or(|(log, _)| log.is_complete_through(start));
+        let now = Instant::now();
+        let is_pending = self.asked.is_pending(now);
+        let was_local = self.from.server == shared.config.api_server.address;
+        match is_told && was_local && !may_come && !is_pending {
+            // The local apiserver is back, and its history does not reach back far enough.
+            true => Step::End,
+            false => Step::Wait,
+        }
+    }
+
+    fn route(&self, at: ResumePoint) -> Result<Route, bool> {
+        let avoided = self.asked.avoided(at.revision, Instant::now());
+        let Some((resource, request)) = self.watch.resource().zip(self.watch.request()) else {
+            return Err(false);
+        };
+        let stopped = StoppedWatch {
+            resource: resource.borrow(),
+            since: at.revision,
+            version: self.from.version,
+            has_rare_parameters: request.has_rare_parameters,
+        };
+        plan::hand_over(self.context, &stopped, &avoided)
+    }
+
+    /// Waits until somebody may be able to go on.
+    async fn wait(&self, session: &mut ClientSession) -> Waited {
+        let shared = self.context.shared;
+        let mut changes = shared.local.changes();
+        let log = self.watch.register(shared);
+        let progress = async {
+            sleep(LOOK / 2).await;
+            match &log {
+                Some((log, _)) => log.progress().await,
+                None => std::future::pending().await,
+            }
+        };
+        let look = Instant::now() + jittered(LOOK);
+        tokio::select! {
+            () = session.left() => return Waited::ClientGone,
+            () = shared.shutdown.reaches(ShutdownPhase::Leaving) => {}
+            _ = changes.changed() => {}
+            () = progress => {}
+            () = sleep_until(look.min(self.deadline)) => {}
+        }
+        Waited::Changed
+    }
+
+    /// Asks a server for the rest. `None`: it does not go on.
+    async fn ask(
+        &mut self,
+        session: &mut ClientSession,
+        (route, at): (Route, ResumePoint),
+    ) -> Option<Delivered> {
+        let shared = self.context.shared;
+        let prepared = tokio::select! {
+            () = session.left() => return Some(Outcome::Broken.into()),
+            () = shared.shutdown.reaches(ShutdownPhase::Leaving) => return None,
+            prepared = self.prepared(route.address) => prepared,
+        };
+        let Some((server, permit)) = prepared else {
+            self.failed(route.address, Again::Later);
+            return None;
+        };
+        let request = self.watch.request()?;
+        let Some(header) = request.after(at.revision, Instant::now().into_std()) else {
+            // The time that the client wanted is over.
+            self.deadline = Instant::now();
+            return None;
+        };
+        // etcd may have been restored while that was found out.
+        self.watch.resume_point(shared)?;
+        let before = self.watch.resumes(at);
+        let resumed = ResumedWatch::handed_over(&self.watch, permit);
+        match self.exchange(session, header, &route, &resumed).await {
+            Ok(delivered) => {
+                self.continued = resumed.accepted();
+                self.watch.is_served_by(server);
+                Some(delivered)
+            }
+            Err(failure) => {
+                self.watch.stays(before);
+                if failure.is_refused() && route.server_kind == ServerKind::Local {
+                    shared.local.refused();
+                }
+                let (server, failed) = (route.address, failure.name());
+                tracing::debug!(%server, failed, "a watch does not go on there");
+                let again = match failure {
+                    ExchangeFailure::Expired(_) => Again::After(at.revision),
+                    ExchangeFailure::NotContinued => Again::AFewTimes,
+                    _ => Again::Later,
+                };
+                self.failed(route.address, again);
+                None
+            }
+        }
+    }
+
+    /// Waits for the proof that a server keeps the resource in this etcd, and for a permit to ask it.
+    async fn prepared(&self, server: SocketAddr) -> Option<(ServedBy, OwnedSemaphorePermit)> {
+        let (shared, now) = (self.context.shared, Instant::now());
+        let (proof, permit) = match self.is_served {
+            true => (now + SERVED_TIMEOUT, now + SERVED_TIMEOUT),
+            false => (self.deadline.min(now + PROOF_TIMEOUT), self.deadline),
+        };
+        let served_by = self.watch.is_stored_by(shared, server, proof).await?;
+        let asking = shared.limits.hand_overs.of(server).acquire_owned();
+        let permit = timeout_at(permit, asking).await.ok()?.ok()?;
+        Some((served_by, permit))
+    }
+
+    async fn exchange(
+        &self,
+        session: &mut ClientSession,
+        header: Parts,
+        route: &Route,
+        resumed: &ResumedWatch,
+    ) -> Result<Delivered, ExchangeFailure> {
+        let mut upload = Upload::new(Box::new(header), false, false);
+        let request = ForwardedRequest::new(self.context, &mut upload, false);
+        let request = request.map_err(|_| ExchangeFailure::NotContinued)?;
+        let exchange = request.exchange(route, &mut upload, request.is_unauthenticated);
+        let (mut exchange, header) = exchange.map_err(|_| ExchangeFailure::NotContinued)?;
+        exchange.expiry = Expiry::Asked(resumed);
+        exchange.leaving = Some(Leaving {
+            reads: true,
+            has_answer: true,
+            tried: &[],
+        });
+        let running = Box::pin(exchange::run(&exchange, session, header, &mut upload, None));
+        running.await
+    }
+
+    /// `server` does not go on with it.
+    fn failed(&mut self, server: SocketAddr, again: Again) {
+        self.asked.failed(server, again, Instant::now());
+    }
+}

@@ -1,0 +1,151 @@
+//! Which servers a request prefers by their versions: by its header, by the policy, by what it is or contains.
+//!
+//! While all servers are of one version this is one comparison. Nothing of it authorizes anybody, and it refuses nothing:
+//! it only orders the servers that list a resource.
+
+use std::cmp::Reverse;
+use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
+
+use http::header::{HeaderMap, USER_AGENT};
+use prometheus::IntGauge;
+
+use crate::config::DefaultVersion;
+use crate::config::settings::Settings;
+use crate::kube::version::{KubernetesVersion, MalformedVersion};
+use crate::relay::plan::{RequestContext, Route};
+use crate::relay::upstream::RequestKind;
+use crate::relay::upstream::health::Health;
+use crate::request::headers::version_asked;
+use crate::request::since::{client_version, parameters_since};
+use crate::routing::decide::{Peers, Row};
+use crate::routing::table::{Server, ServerKind, Snapshot};
+use crate::routing::versions::Wanted;
+
+/// At most so many reads at a time are sent to others than the local server for their version, without long-running ones. A
+/// kube-apiserver has 400 seats for reads by default.
+const READS: i64 = 100;
+/// The same for watches and other long-running reads.
+const LONG_READS: i64 = 1000;
+
+/// What a request prefers.
+pub fn wanted(
+    context: &RequestContext<'_>,
+    headers: &HeaderMap,
+    snapshot: &Snapshot,
+) -> Result<Option<Wanted>, MalformedVersion> {
+    let settings = &context.settings;
+    if !settings.version_awareness {
+        return Ok(None);
+    }
+    let header = &context.shared.config.version_awareness.header;
+    Ok(match (version_asked(headers, header)?, snapshot.window) {
+        (Some(version), _) => Some(Wanted::Version(version)),
+        (None, None) => None,
+        (None, Some(window)) => {
+            let needed = parameters_since(&context.info, context.query);
+            // What no server understands cannot be had, and what all understand needs none.
+            let needed = needed.filter(|it| window.oldest < *it && *it <= window.newest);
+            unasked(settings, headers, needed, snapshot)
+        }
+    })
+}
+
+/// While versions differ: what a request prefers that names no version. `needed`: only these versions understand it.
+fn unasked(
+    settings: &Settings,
+    headers: &HeaderMap,
+    needed: Option<KubernetesVersion>,
+    snapshot: &Snapshot,
+) -> Option<Wanted> {
+    let needs = |version| Wanted::NotOlder {
+        version,
+        must: true,
+    };
+    match settings.default_version {
+        // An older server would ignore the parameter, and the client wait for ever.
+        DefaultVersion::Oldest => Some(needed.map_or(Wanted::Oldest, needs)),
+        DefaultVersion::Newest => Some(Wanted::Newest),
+        DefaultVersion::Any => {
+            let user_agent = headers.get(USER_AGENT).filter(|_| settings.user_agents);
+            let client = user_agent.and_then(|it| client_version(it.as_bytes()));
+            // Nobody is moved to an older server, and who is newer than all stays, too.
+            let newest = snapshot.window.map(|window| window.newest);
+            let client =
+                client.filter(|it| Some(*it) > snapshot.local_version && Some(*it) <= newest);
+            match client.filter(|client| Some(*client) > needed) {
+                Some(version) => Some(Wanted::NotOlder {
+                    version,
+                    must: false,
+                }),
+                None => needed.map(needs),
+            }
+        }
+    }
+}
+
+/// Whether a read is not sent to another server for its version, because many are under way there.
+pub fn is_crowded(context: &RequestContext<'_>) -> bool {
+    let moved = &context.shared.metrics.moved;
+    let is_read = || match context.kind {
+        RequestKind::Long => moved[1].get() >= LONG_READS,
+        RequestKind::Short => moved[0].get() >= READS && context.is_safe(),
+        RequestKind::Upgrade => false,
+    };
+    let wanted = context.wanted.ok().flatten();
+    wanted.is_some_and(Wanted::is_bounded) && is_read()
+}
+
+/// Where a request is counted that is sent to another server for its version.
+pub fn counted_as<'a>(context: &RequestContext<'a>, route: &Route) -> Option<&'a IntGauge> {
+    let wanted = context.wanted.ok().flatten();
+    let is_moved = wanted.is_some_and(Wanted::is_bounded)
+        && route.row == Row::Peers
+        && route.server_kind != ServerKind::Local
+        && (context.is_safe() || context.kind == RequestKind::Long);
+    is_moved.then(|| &context.shared.metrics.moved[usize::from(context.kind != RequestKind::Short)])
+}
+
+/// Counts a request that stays at the local server although it prefers others.
+pub fn count_left(context: &RequestContext<'_>, snapshot: &Snapshot, route: &Route) {
+    let wanted = context.wanted.ok().flatten().filter(|it| it.is_bounded());
+    let Some((wanted, gvr)) = wanted.zip(context.info.gvr()) else {
+        return;
+    };
+    let holders = snapshot.holders(gvr).map(|(_, holders)| holders);
+    let prefers_others = holders.is_some_and(|holders| {
+        holders.local && !snapshot.before_local(&holders.targets, wanted).is_empty()
+    });
+    let is_by_version = matches!(route.row, Row::Local | Row::Peers);
+    if prefers_others && is_by_version && route.server_kind == ServerKind::Local {
+        let is_load = is_crowded(context);
+        context.shared.metrics.class_left[usize::from(!is_load)].inc();
+    }
+}
+
+/// Chooses one of several servers by rendezvous hashing: the servers that fit best come first, those that are unhealthy or
+/// not ready last. All requests of a connection get the same server while the servers stay the same. When a server goes
+/// away, its connections spread over all that are left. `peers`: what is wanted. `seed`: nobody outside knows it.
+pub fn choose<'s>(
+    servers: impl Iterator<Item = &'s Server>,
+    peers: Peers<'_>,
+    seed: u64,
+    health: &Health,
+) -> Option<&'s Server> {
+    let hasher = BuildHasherDefault::<DefaultHasher>::default();
+    let is_healthy = |server: &Server| server.ready && !health.is_suspect(server.endpoint);
+    let servers = servers.filter(|server| !peers.ready || is_healthy(server));
+    servers.max_by_key(|server| {
+        let fit = peers
+            .wanted
+            .map(|wanted| Reverse(wanted.fit(server.version, false)));
+        let healthy = is_healthy(server);
+        // Who names a version gets it; other preferences end where nobody is ready.
+        let yields = healthy || !peers.wanted.is_some_and(Wanted::needs_ready);
+        (
+            yields,
+            fit,
+            healthy,
+            hasher.hash_one((seed, server.endpoint)),
+        )
+    })
+}

@@ -1,0 +1,405 @@
+//! What is known of a watch while it passes: what its client has seen, and by whom it is served. From that follow its final
+//! bookmark, and where another server can go on with it.
+
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
+
+use bytes::Bytes;
+use pingora_http::ResponseHeader;
+use tokio::sync::Notify;
+use tokio::time::{Instant, timeout_at};
+
+use crate::kube::gvr::{Gvr, GvrRef, ResourceKind, api_version};
+use crate::kube::version::KubernetesVersion;
+use crate::net::lock;
+use crate::relay::plan::RequestContext;
+use crate::relay::shared::Shared;
+use crate::request::again::WatchRequest;
+use crate::request::info::{ResourceRequest, is_set, query_values};
+use crate::watches::change_log::Withheld;
+use crate::watches::change_logs::SharedChangeLog;
+use crate::watches::follower::{Follower, NotContinued, ResumePoint};
+use crate::watches::frames::{FrameFormat, ObjectType, revision};
+use crate::watches::storage;
+use crate::watches::stored_here::{Question, Stored};
+
+/// A watch while it passes.
+pub struct Watch {
+    /// `None` for unknown formats.
+    follower: Mutex<Option<Follower>>,
+    /// Notified when a piece was passed on.
+    pub(super) passed: Notify,
+    /// Set if a peer's proxy has sent it here, which asks other servers itself.
+    rerouted: Option<Box<Gvr>>,
+    /// Set if it may get a final bookmark, or go on at another server.
+    followed: Option<Box<Followed>>,
+}
+
+/// A watch that is followed.
+struct Followed {
+    resource: Gvr,
+    /// Empty for all namespaces.
+    namespace: Box<str>,
+    /// It asked for bookmarks.
+    bookmarks: bool,
+    /// Set if the client asked for tables or for metadata alone.
+    transformed: Option<Box<ObjectType>>,
+    /// To ask another server for the rest.
+    request: Option<Arc<WatchRequest>>,
+    served_by: Mutex<ServedBy>,
+}
+
+/// The process of a server that serves a watch.
+#[derive(Clone)]
+pub struct ServedBy {
+    pub server: SocketAddr,
+    /// The version that its apiserver emulates, where known.
+    pub version: Option<KubernetesVersion>,
+    /// Identifies its process.
+    process: (u64, u64),
+    /// How often etcd was found to be restored or replaced before.
+    restores: u64,
+    /// Where it stores the resource; `None`: it was not asked.
+    stored: Option<Arc<Stored>>,
+    /// What is read from etcd for the watch.
+    change_log: Option<Arc<SharedChangeLog>>,
+}
+
+impl Watch {
+    /// For an answer from `server` that begins. `bookmarks`, `goes_on`: whether it may get a final bookmark, or go on at
+    /// another server.
+    pub fn new(
+        context: &RequestContext<'_>,
+        resource: &ResourceRequest<'_>,
+        server: SocketAddr,
+        response: &ResponseHeader,
+        [bookmarks, goes_on]: [bool; 2],
+    ) -> Self {
+        let format = FrameFormat::of_answer(&response.headers);
+        let bookmarks = bookmarks && is_set(context.query, "allowWatchBookmarks");
+        let request = context.again.clone().filter(|_| goes_on);
+        let transformed = format.and_then(|format| format.transformed(context.accept.as_ref()));
+        let is_followed = bookmarks || request.is_some();
+        let gvr = GvrRef::from(resource).owned();
+        let rerouted = context.rerouted.then(|| Box::new(gvr.clone()));
+        let followed = is_followed.then(|| {
+            Box::new(Followed {
+                namespace: resource.namespace.as_ref().into(),
+                bookmarks,
+                transformed: transformed.map(Box::new),
+                request,
+                served_by: Mutex::new(ServedBy::new(context.shared, server, &gvr)),
+                resource: gvr,
+            })
+        });
+        let follower = format.map(|format| match is_followed {
+            true => Follower::new(format, start(context.query)),
+            false => Follower::of_boundaries(format),
+        });
+        Self {
+            follower: Mutex::new(follower),
+            passed: Notify::new(),
+            rerouted,
+            followed,
+        }
+    }
+
+    /// Whether a peer's proxy has sent it here.
+    pub fn is_rerouted(&self) -> bool {
+        self.rerouted.is_some()
+    }
+
+    /// Whether another server may go on with it, or a peer's proxy have it do so.
+    pub fn can_be_left(&self) -> bool {
+        self.is_rerouted() || self.request().is_some()
+    }
+
+    /// Whether it is to leave an apiserver that is shutting down: for one that a peer has sent here another server must list
+    /// the resource.
+    pub fn may_leave(&self, shared: &Shared) -> bool {
+        let snapshot = shared.published.snapshot.load();
+        let is_served_elsewhere = |gvr: &Gvr| !snapshot.targets_of(gvr.borrow()).is_empty();
+        let elsewhere = self.rerouted.as_deref().is_none_or(is_served_elsewhere);
+        elsewhere && self.is_at_boundary() == Some(true)
+    }
+
+    /// Whether it asked for bookmarks, and may get a final one.
+    pub fn has_bookmarks(&self) -> bool {
+        self.followed.as_ref().is_some_and(|it| it.bookmarks)
+    }
+
+    /// See [`Follower::next`].
+    pub fn next(&self, data: &mut Bytes) -> Result<Option<Bytes>, NotContinued> {
+        match &mut *lock(&self.follower) {
+            Some(follower) => follower.next(data),
+            None => Ok(Some(std::mem::take(data)).filter(|data| !data.is_empty())),
+        }
+    }
+
+    /// How its events are framed, if that is known.
+    pub fn format(&self) -> Option<FrameFormat> {
+        let follower = lock(&self.follower);
+        follower.as_ref().map(|follower| follower.frames.format)
+    }
+
+    /// Whether what was passed on ends with a frame; `None`: that is not known.
+    pub fn is_at_boundary(&self) -> Option<bool> {
+        let follower = lock(&self.follower);
+        let follower = follower.as_ref();
+        follower.map(|follower| follower.frames.at_boundary())
+    }
+
+    /// Memory that is kept of a half frame.
+    pub fn kept(&self) -> usize {
+        let follower = lock(&self.follower);
+        follower.as_ref().map_or(0, |it| it.frames.kept())
+    }
+
+    /// Nothing is kept of it any more.
+    pub fn give_up(&self) {
+        if let Some(follower) = &mut *lock(&self.follower) {
+            follower.give_up();
+        }
+    }
+
+    /// What another server is asked for; `None`: it cannot go on.
+    pub fn request(&self) -> Option<&Arc<WatchRequest>> {
+        self.followed.as_ref()?.request.as_ref()
+    }
+
+    /// What it watches, if it is followed.
+    pub fn resource(&self) -> Option<&Gvr> {
+        Some(&self.followed.as_ref()?.resource)
+    }
+
+    /// Who serves it.
+    pub fn served_by(&self) -> Option<ServedBy> {
+        Some(lock(&self.followed.as_ref()?.served_by).clone())
+    }
+
+    /// Waits until it is known whether its server keeps the resource in this etcd.
+    pub async fn asked(&self, shared: &Shared, end: Instant) {
+        if let Some(followed) = &self.followed {
+            followed.ask_again(shared);
+        }
+        let stored = self.served_by().and_then(|served_by| served_by.stored);
+        if let Some(stored) = stored {
+            // After the timeout counts what is known.
+            let _ = timeout_at(end, stored.answered(false)).await;
+        }
+    }
+
+    /// Where another server can go on; `None`: what the client has seen is not known, or nothing proves that the server has
+    /// kept the resource in this etcd, and in the one that is there now.
+    pub fn resume_point(&self, shared: &Shared) -> Option<ResumePoint> {
+        let served_by = self.served_by()?;
+        let proof = served_by.stored.as_ref()?.proof();
+        let is_proved = proof.stored_here == Some(true);
+        let is_same_etcd = shared.published.etcd.load().restores == served_by.restores;
+        let follower = lock(&self.follower);
+        follower
+            .as_ref()?
+            .resume_point()
+            .filter(|_| is_proved && is_same_etcd)
+    }
+
+    /// As [`Self::resume_point`], at the newest revision up to which etcd shows that the client has seen everything.
+    pub fn proved_resume_point(&self, shared: &Shared) -> Option<ResumePoint> {
+        let proved = self.newest_safe(shared).ok()?;
+        lock(&self.follower).as_ref()?.resume_point_at(proved)
+    }
+
+    /// Another server is asked to go on from there. To be called before its answer is read. Returns what is to be given back
+    /// ([`Self::stays`]) if it does not go on.
+    pub fn resumes(&self, at: ResumePoint) -> Option<Follower> {
+        let mut follower = lock(&self.follower);
+        follower.as_mut().map(|follower| follower.resumes(at))
+    }
+
+    /// Nothing has passed of the answer of the server that was asked: its own server may still go on with it.
+    pub fn stays(&self, before: Option<Follower>) {
+        *lock(&self.follower) = before;
+    }
+
+    /// It goes on there.
+    pub fn is_served_by(&self, server: ServedBy) {
+        if let Some(followed) = &self.followed {
+            *lock(&followed.served_by) = server;
+        }
+    }
+
+    /// Whether `server` is proved to keep the resource in this etcd. Asks it, and waits until `deadline`.
+    pub async fn is_stored_by(
+        &self,
+        shared: &Shared,
+        server: SocketAddr,
+        deadline: Instant,
+    ) -> Option<ServedBy> {
+        let followed = self.followed.as_ref()?;
+        let served_by = ServedBy::new(shared, server, &followed.resource);
+        let stored = served_by.stored.as_ref()?;
+        // After the timeout counts what is known.
+        let _ = timeout_at(deadline, stored.answered(false)).await;
+        let is_stored = stored.proof().stored_here == Some(true);
+        is_stored.then_some(served_by)
+    }
+
+    /// Registers what is to be read from etcd, as far as that is known by now.
+    pub fn register(&self, shared: &Shared) -> Option<(Arc<SharedChangeLog>, Arc<Stored>)> {
+        let followed = self.followed.as_ref()?;
+        followed.ask_again(shared);
+        let mut served_by = lock(&followed.served_by);
+        if served_by.restores != shared.published.etcd.load().restores {
+            return None;
+        }
+        let stored = served_by.stored.clone()?;
+        if served_by.change_log.is_none() {
+            let position = lock(&self.follower).as_ref()?.position()?;
+            let change_logs = &shared.watches.change_logs;
+            let (revision, restores) = (position.revision, served_by.restores);
+            served_by.change_log = change_logs.register(stored.root(), revision, restores);
+        }
+        served_by.change_log.clone().map(|log| (log, stored))
+    }
+
+    /// Waits until etcd has reported all changes up to its revision at the first request.
+    pub async fn wait_for_etcd(&self, shared: &Shared, end: Instant) {
+        if let Some((change_log, stored)) = self.register(shared) {
+            let delivered = lock(&self.follower)
+                .as_ref()
+                .is_some_and(|follower| follower.object_type().is_some());
+            let transformed = self
+                .followed
+                .as_ref()
+                .is_some_and(|it| it.transformed.is_some());
+            let answered = stored.answered(!transformed && !delivered);
+            let both = async { tokio::join!(change_log.caught_up(), answered) };
+            // After the timeout the bookmark is made from what is known.
+            let _ = timeout_at(end, both).await;
+        }
+    }
+
+    /// The newest revision up to which its client has seen everything, as etcd shows.
+    fn newest_safe(&self, shared: &Shared) -> Result<i64, Withheld> {
+        let followed = self.followed.as_ref().ok_or(Withheld::NotUnderstood)?;
+        let position = {
+            let follower = lock(&self.follower);
+            let follower = follower.as_ref().ok_or(Withheld::NotUnderstood)?;
+            if follower.is_over_budget() {
+                return Err(Withheld::OverBudget);
+            }
+            if !follower.frames.is_read() {
+                return Err(Withheld::NotUnderstood);
+            }
+            if !follower.frames.at_boundary() {
+                return Err(Withheld::HalfFrame);
+            }
+            follower.position().ok_or(Withheld::NoBeginning)?
+        };
+        let served_by = lock(&followed.served_by);
+        // What was read may go on with the history of an etcd that was restored since.
+        let is_same_etcd = shared.published.etcd.load().restores == served_by.restores;
+        let stored = served_by.stored.as_ref().filter(|_| is_same_etcd);
+        let stored = stored.ok_or(Withheld::ElsewhereStored)?;
+        let change_log = served_by.change_log.as_ref().ok_or(Withheld::NotTold)?;
+        let scope = storage::scope(followed.resource.borrow(), &followed.namespace);
+        let stored_here = stored.proof().stored_here == Some(true);
+        change_log.newest_safe(position, &scope, stored_here)
+    }
+
+    /// Its final bookmark.
+    pub fn bookmark(&self, shared: &Shared) -> Result<Bytes, Withheld> {
+        let revision = self.newest_safe(shared)?;
+        let followed = self.followed.as_ref().ok_or(Withheld::NotUnderstood)?;
+        let follower = lock(&self.follower);
+        let follower = follower.as_ref().ok_or(Withheld::NotUnderstood)?;
+        let delivered = follower.object_type();
+        let delivered = delivered.or(followed.transformed.as_deref());
+        let kind = || {
+            let served_by = lock(&followed.served_by);
+            served_by.stored.as_ref()?.proof().kind
+        };
+        let object_type = match delivered {
+            Some(delivered) => delivered.clone(),
+            None => ObjectType {
+                api_version: api_version(&followed.resource.group, &followed.resource.version),
+                kind: kind().ok_or(Withheld::TypeUnknown)?,
+            },
+        };
+        let frame = follower.frames.format.bookmark(&object_type, revision);
+        frame.ok_or(Withheld::TypeUnknown)
+    }
+}
+
+impl Followed {
+    /// Asks what could not be found out when the watch began, if its server is still the same process.
+    fn ask_again(&self, shared: &Shared) {
+        let mut served_by = lock(&self.served_by);
+        let stored = served_by.stored.as_ref();
+        let is_known = stored.is_some_and(|stored| !stored.is_unanswered());
+        if is_known && served_by.version.is_some() {
+            return;
+        }
+        let now = ServedBy::new(shared, served_by.server, &self.resource);
+        if now.process == served_by.process && now.restores == served_by.restores {
+            let change_log = served_by.change_log.take();
+            *served_by = ServedBy { change_log, ..now };
+        }
+    }
+}
+
+impl ServedBy {
+    /// Asks where `server` stores the resource, if nobody has asked its process.
+    fn new(shared: &Shared, server: SocketAddr, resource: &Gvr) -> Self {
+        let snapshot = shared.published.snapshot.load();
+        let is_local = server == shared.config.api_server.address;
+        let mut peers = snapshot.servers.iter();
+        let peer = peers.find(|known| !is_local && known.endpoint == server);
+        let start = peer.and_then(|peer| peer.history_start);
+        let local = &shared.local;
+        let (version, process, is_void) = match is_local {
+            true => (
+                snapshot.local_version,
+                local.epoch(),
+                local.is_history_void(),
+            ),
+            false => (
+                peer.and_then(|peer| peer.version),
+                start.map_or(0, i64::unsigned_abs),
+                peer.is_none_or(|peer| peer.history_void),
+            ),
+        };
+        let restores = shared.published.etcd.load().restores;
+        let process = (restores, process);
+        let ask = || {
+            let kind = snapshot.kind_at(is_local, resource.borrow())?;
+            let root = storage::root(&shared.config.etcd, kind, resource.borrow())?;
+            shared.watches.stored_here.ask(Question {
+                server,
+                process,
+                root: (&*root).into(),
+                resource: resource.clone(),
+                custom: kind == ResourceKind::Custom,
+            })
+        };
+        Self {
+            server,
+            version,
+            process,
+            restores,
+            stored: match is_void {
+                true => None,
+                false => ask(),
+            },
+            change_log: None,
+        }
+    }
+}
+
+/// The revision that the client says it has seen; `None` if it asks for the existing objects.
+fn start(query: Option<&str>) -> Option<i64> {
+    if is_set(query, "sendInitialEvents") {
+        return None;
+    }
+    revision(&query_values(query, "resourceVersion").next()?)
+}

@@ -1,0 +1,203 @@
+//! Which versions of apiservers a request prefers, while they differ. It only orders the servers that list a resource.
+//! Pure.
+
+use std::cmp::Reverse;
+
+use super::table::Snapshot;
+use crate::kube::version::KubernetesVersion;
+
+/// The versions of live servers, while they differ.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct VersionWindow {
+    pub oldest: KubernetesVersion,
+    pub newest: KubernetesVersion,
+}
+
+impl VersionWindow {
+    /// `None`: fewer than two different versions.
+    pub fn of(versions: impl Iterator<Item = KubernetesVersion> + Clone) -> Option<Self> {
+        let (oldest, newest) = versions.clone().min().zip(versions.max())?;
+        (oldest < newest).then_some(Self { oldest, newest })
+    }
+}
+
+/// Which servers a request prefers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Wanted {
+    /// The client asks for this version: equal ones first, then the local server if it is later, then the nearest later
+    /// ones, then the others.
+    Version(KubernetesVersion),
+    /// The local server if it is not older than this, then the nearest that is not, then the others.
+    NotOlder {
+        version: KubernetesVersion,
+        /// An older server would misunderstand the request.
+        must: bool,
+    },
+    /// `versionAwareness.default: Oldest`
+    Oldest,
+    /// `versionAwareness.default: Newest`
+    Newest,
+}
+
+impl Wanted {
+    /// Whether a server that is not ready is passed over for one of another version. A client that names a version gets it
+    /// as long as it can be had.
+    pub fn needs_ready(self) -> bool {
+        !matches!(self, Self::Version(_))
+    }
+
+    /// Whether reads go elsewhere while many are under way.
+    pub fn is_bounded(self) -> bool {
+        !matches!(self, Self::Version(_) | Self::NotOlder { must: true, .. })
+    }
+
+    /// How well a server fits.
+    pub fn fit(self, version: Option<KubernetesVersion>, local: bool) -> Fit {
+        match (self, version) {
+            (Self::Version(wanted), Some(version)) if version == wanted => Fit::First,
+            (
+                Self::Version(at_least)
+                | Self::NotOlder {
+                    version: at_least, ..
+                },
+                Some(version),
+            ) if version >= at_least => match local {
+                true => Fit::First,
+                false => Fit::Nearest(version),
+            },
+            (Self::Oldest, Some(version)) => Fit::Nearest(version),
+            (Self::Newest, Some(version)) => Fit::Farthest(Reverse(version)),
+            _ => Fit::Rest,
+        }
+    }
+}
+
+/// How well a server fits what is wanted. The best fit is the smallest value.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Fit {
+    First,
+    Nearest(KubernetesVersion),
+    Farthest(Reverse<KubernetesVersion>),
+    /// All others, and those that do not say their version.
+    Rest,
+}
+
+impl Snapshot {
+    /// The version that the local apiserver emulates, where known.
+    pub fn set_local_version(&mut self, version: Option<KubernetesVersion>) {
+        let live = self.servers.iter().filter(|server| server.live);
+        let versions = live.filter_map(|server| server.version).chain(version);
+        self.window = VersionWindow::of(versions);
+        self.local_version = version;
+    }
+
+    /// Those of `targets` ([`super::table::Holders::targets`], which are in the order of their versions) that come before the
+    /// local apiserver.
+    pub fn before_local<'s>(&self, targets: &'s [usize], wanted: Wanted) -> &'s [usize] {
+        let local = self.local_version;
+        let version = |index: &usize| self.servers[*index].version;
+        let older_than = |limit| targets.partition_point(|index| version(index) < Some(limit));
+        let up_to = |limit| targets.partition_point(|index| version(index) <= limit);
+        let end = targets.len();
+        let (from, to) = match (wanted, local) {
+            (Wanted::Version(wanted), Some(local)) if local == wanted => return &[],
+            (Wanted::Version(wanted), Some(local)) if local > wanted => {
+                (older_than(wanted), up_to(Some(wanted)))
+            }
+            (Wanted::NotOlder { version, .. }, Some(local)) if local >= version => return &[],
+            (Wanted::Version(version) | Wanted::NotOlder { version, .. }, _) => {
+                (older_than(version), end)
+            }
+            (Wanted::Oldest, Some(local)) => (up_to(None), older_than(local)),
+            (Wanted::Oldest, None) => (up_to(None), end),
+            (Wanted::Newest, local) => (up_to(local), end),
+        };
+        targets.get(from..to).unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn version(text: &str) -> KubernetesVersion {
+        text.parse().unwrap()
+    }
+
+    fn order(wanted: Wanted) -> Vec<String> {
+        let mut servers: Vec<_> = ["1.31", "1.32", "1.33", "1.34", "2.0", ""]
+            .into_iter()
+            .flat_map(|text| [(text, false), (text, true)])
+            .collect();
+        let fit = |(text, local): &(&str, bool)| wanted.fit(text.parse().ok(), *local);
+        servers.sort_by_key(fit);
+        let servers = servers.into_iter().map(|server| (fit(&server), server));
+        let name = |(text, local)| format!("{text}{}", if local { " local" } else { "" });
+        let ranked = servers.filter(|(fit, _)| *fit != Fit::Rest);
+        ranked.map(|(_, server)| name(server)).collect()
+    }
+
+    #[test]
+    fn the_same_comes_first_then_the_local_server_if_it_is_later_then_the_nearest_later_one() {
+        let expected = [
+            "1.32",
+            "1.32 local",
+            "1.33 local",
+            "1.34 local",
+            "2.0 local",
+            "1.33",
+            "1.34",
+            "2.0",
+        ];
+        assert_eq!(order(Wanted::Version(version("1.32"))), expected);
+        assert_eq!(order(Wanted::Version(version("2.1"))).len(), 0);
+    }
+
+    #[test]
+    fn a_client_that_is_newer_gets_the_nearest_that_is_not_older() {
+        let expected = [
+            "1.32 local",
+            "1.33 local",
+            "1.34 local",
+            "2.0 local",
+            "1.32",
+            "1.33",
+            "1.34",
+            "2.0",
+        ];
+        let wanted = |must| Wanted::NotOlder {
+            version: version("1.32"),
+            must,
+        };
+        assert_eq!([true, false].map(|must| order(wanted(must))), [expected; 2]);
+    }
+
+    #[test]
+    fn a_policy_orders_all_that_say_their_version() {
+        let up = ["1.31", "1.32", "1.33", "1.34", "2.0"];
+        let both = |text: &&str| [(*text).to_owned(), format!("{text} local")];
+        let expected: Vec<_> = up.iter().flat_map(both).collect();
+        assert_eq!(order(Wanted::Oldest), expected);
+        let expected: Vec<_> = up.iter().rev().flat_map(both).collect();
+        assert_eq!(order(Wanted::Newest), expected);
+    }
+
+    #[test]
+    fn versions_differ_only_if_two_are_known() {
+        let window = |texts: &[&str]| {
+            let versions = texts.iter().filter_map(|text| text.parse().ok());
+            VersionWindow::of(versions).map(|it| (it.oldest.to_string(), it.newest.to_string()))
+        };
+        for texts in [
+            &[][..],
+            &["1.32"],
+            &["1.32", "1.32"],
+            &["1.32", ""],
+            &["", "x"],
+        ] {
+            assert_eq!(window(texts), None, "{texts:?}");
+        }
+        let found = window(&["1.33", "", "1.9", "1.20"]);
+        assert_eq!(found, Some(("1.9".into(), "1.33".into())));
+    }
+}

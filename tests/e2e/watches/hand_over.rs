@@ -1,0 +1,201 @@
+//! A watch whose apiserver stops goes on at another one, below the answer that its client has, with real kube-apiservers.
+
+use kube_interop_proxy::watches::frames::EventKind;
+use serde_json::json;
+
+use crate::routing::real_apiservers::{LONGER, options};
+use crate::watches::bookmarks::{
+    CONFIG_MAPS, Events, PROTOBUF, SECRETS, list_revision, until_proved, watch_path, write,
+};
+use testkit::client::Client;
+use testkit::cluster::Ground;
+use testkit::kube::KubeApiServer;
+use testkit::nodes::HANDED_OVER;
+use testkit::process::Signal;
+use testkit::proxy::{Proxy, ProxyOptions, Until};
+use testkit::wait::eventually;
+
+fn patient(options: ProxyOptions) -> ProxyOptions {
+    let log = "info,kube_interop_proxy::watches=debug,kube_interop_proxy::relay=debug";
+    options
+        .set("watch.bookmarkOnShutdown", "true")
+        .set("watch.handOver", "true")
+        .set("watch.handOverTimeout", "60s")
+        .env("RUST_LOG", log)
+}
+
+async fn until_histories_are_known(proxies: &[&Proxy]) {
+    for proxy in proxies {
+        eventually("all histories are known", LONGER, async || {
+            let status = proxy.statusz().await;
+            let mut peers = status["peers"].as_array().into_iter().flatten();
+            status["server"]["historyStart"].is_i64()
+                && peers.all(|peer| peer["historyStart"].is_i64())
+        })
+        .await;
+    }
+}
+
+async fn until_gone(server: &mut KubeApiServer) {
+    let process = server.process();
+    eventually("the apiserver has ended", LONGER, async || {
+        process.exited().is_some()
+    })
+    .await;
+}
+
+/// Watches of a namespace's ConfigMaps in all forms, from one revision.
+async fn open(admin: &Client, from: i64) -> Vec<Events> {
+    let all = watch_path(CONFIG_MAPS, from);
+    let plain = all.replace("&allowWatchBookmarks=true", "");
+    let metadata = "application/json;as=PartialObjectMetadata;v=v1;g=meta.k8s.io";
+    let tables = "application/json;as=Table;v=v1;g=meta.k8s.io";
+    let mut open = Vec::new();
+    for accept in ["application/json", PROTOBUF, metadata, tables] {
+        let client = admin.header("accept", accept);
+        for path in [
+            &all,
+            &plain,
+            &format!("{all}&fieldSelector=metadata.name%3Dseen"),
+        ] {
+            open.push(Events::open(&client, path).await);
+        }
+    }
+    open
+}
+
+fn changes(events: &Events) -> Vec<(i64, &str)> {
+    let seen = events.seen.iter();
+    let changes = seen.filter(|(kind, ..)| *kind == EventKind::Change);
+    changes
+        .map(|(_, revision, name)| (*revision, &**name))
+        .collect()
+}
+
+#[tokio::test]
+async fn a_watch_goes_on_at_another_apiserver_and_its_client_notices_nothing() {
+    let ground = Ground::new().await;
+    let mut b = KubeApiServer::start(options(&ground, "cp-b"), &ground.pki).await;
+    let mut a = KubeApiServer::start(options(&ground, "cp-a"), &ground.pki).await;
+    let proxy = |id: &str, server: &KubeApiServer| {
+        Proxy::start(patient(ground.proxy(id, server.addr())).until(Until::Ready))
+    };
+    let (proxy_a, proxy_b) = tokio::join!(proxy("a", &a), proxy("b", &b));
+    until_histories_are_known(&[&proxy_a, &proxy_b]).await;
+    let [admin, other] = [&proxy_a, &proxy_b].map(|it| it.client(&ground.pki).cert("admin"));
+
+    let from = list_revision(&admin, CONFIG_MAPS).await;
+    let mut watches = open(&admin, from).await;
+    let secrets = watch_path(SECRETS, list_revision(&admin, SECRETS).await);
+    let mut quiet = Events::open(&admin, &secrets).await;
+    until_proved(&proxy_a, 2).await;
+    let mut expected = Vec::new();
+    for round in 0..2 {
+        for name in ["seen", "other"] {
+            let data = json!({"data": {"before": round.to_string()}});
+            let revision = write(&admin, CONFIG_MAPS, name, &data).await;
+            expected.push((revision, name));
+        }
+        for watch in &mut watches {
+            let last = expected
+                .iter()
+                .rev()
+                .find(|(_, name)| *name == "seen")
+                .unwrap();
+            watch.until(last.0).await;
+        }
+        // Killed first, then told to stop.
+        match round {
+            0 => a.kill(),
+            _ => a.process().signal(Signal::Term),
+        }
+        let handed_over = watches.len() as f64 + 1.0;
+        let continued = [("result", "continued")];
+        proxy_a
+            .until_metric(HANDED_OVER, &continued, |count| {
+                count >= handed_over * f64::from(round + 1)
+            })
+            .await;
+        // What a selector leaves out comes first: its watch has no bookmark yet, and A no history from before.
+        for name in ["other", "seen"] {
+            let data = json!({"data": {"after": round.to_string()}});
+            let revision = write(&other, CONFIG_MAPS, name, &data).await;
+            expected.push((revision, name));
+        }
+        for (index, watch) in watches.iter_mut().enumerate() {
+            let seen: Vec<_> = match index % 3 {
+                2 => expected
+                    .iter()
+                    .filter(|(_, name)| *name == "seen")
+                    .copied()
+                    .collect(),
+                _ => expected.clone(),
+            };
+            watch.until(seen.last().unwrap().0).await;
+            assert_eq!(changes(watch), seen, "watch {index} in round {round}");
+        }
+        // It waits for no watch.
+        until_gone(&mut a).await;
+        a.start_again();
+        a.wait_ready().await;
+        until_histories_are_known(&[&proxy_a]).await;
+        // They have gone to B. So that they come back, B stops.
+        b.kill();
+        proxy_a
+            .until_metric(HANDED_OVER, &continued, |count| {
+                count >= handed_over * f64::from(round + 1) * 2.0
+            })
+            .await;
+        b.start_again();
+        b.wait_ready().await;
+        until_histories_are_known(&[&proxy_a, &proxy_b]).await;
+    }
+    let revision = write(&admin, SECRETS, "first", &json!({})).await;
+    quiet.until(revision).await;
+    assert_eq!(changes(&quiet), [(revision, "first")]);
+    let ended = [("result", "ended")];
+    assert_eq!(proxy_a.metric(HANDED_OVER, &ended).await, 0.0);
+}
+
+#[tokio::test]
+async fn a_watch_waits_for_the_only_apiserver() {
+    let ground = Ground::new().await;
+    let mut server = KubeApiServer::start(options(&ground, "cp-a"), &ground.pki).await;
+    let options = patient(ground.proxy("a", server.addr()));
+    let proxy = Proxy::start(options.until(Until::Ready)).await;
+    until_histories_are_known(&[&proxy]).await;
+    let admin = proxy.client(&ground.pki).cert("admin");
+    let [quiet, busy] = [CONFIG_MAPS, SECRETS];
+    let from = list_revision(&admin, quiet).await;
+    let mut watches = open(&admin, from).await;
+    let seen = write(&admin, quiet, "seen", &json!({})).await;
+    for watch in &mut watches {
+        watch.until(seen).await;
+    }
+    until_proved(&proxy, 1).await;
+    for number in 0..5 {
+        write(
+            &admin,
+            busy,
+            "other",
+            &json!({"stringData": {"n": number.to_string()}}),
+        )
+        .await;
+    }
+    for (signal, text) in [(Signal::Kill, "killed"), (Signal::Term, "told to stop")] {
+        server.process().signal(signal);
+        until_gone(&mut server).await;
+        server.start_again();
+        server.wait_ready().await;
+        let before = watches[0].seen.len();
+        until_histories_are_known(&[&proxy]).await;
+        let revision = write(&admin, quiet, "seen", &json!({"data": {"s": text}})).await;
+        for watch in &mut watches {
+            watch.until(revision).await;
+        }
+        let changes = watches[0].seen.iter().skip(before);
+        let changes = changes.filter(|(kind, ..)| *kind == EventKind::Change);
+        assert_eq!(changes.count(), 1, "{text}");
+    }
+    assert_eq!(proxy.metric(HANDED_OVER, &[("result", "ended")]).await, 0.0);
+}
