@@ -209,16 +209,18 @@ impl<'a> Tries<'a> {
         upload: &Upload,
     ) -> Result<Box<Route>, Refusal> {
         let last = refusal(context, failure);
-        // The client decides how long the rest of its body takes.
-        if last == Refusal::FailedMaybeExecuted || !upload.is_read() || !upload.can_begin_again() {
+        if last == Refusal::FailedMaybeExecuted || !upload.can_begin_again() {
             return Err(last);
         }
         if self.exclusive {
             return Ok(Box::new(route.clone()));
         }
-        let acquiring = context.shared.limits.misunderstandings.acquire();
-        let permit = timeout(MISUNDERSTANDING_TIMEOUT, acquiring).await;
-        self.permit = Some(Box::new(permit.ok().and_then(Result::ok).ok_or(last)?));
+        // Else the client decides how long the rest of its body takes.
+        if upload.is_read() {
+            let acquiring = context.shared.limits.misunderstandings.acquire();
+            let permit = timeout(MISUNDERSTANDING_TIMEOUT, acquiring).await;
+            self.permit = Some(Box::new(permit.ok().and_then(Result::ok).ok_or(last)?));
+        }
         let at = self.not_understood.as_ref().map_or(route, |kept| &kept.0);
         let next = plan::after_misunderstanding(context, at, &self.tried);
         let mut next = next.ok_or(last)?;

@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use testkit::double::{Fault, ScriptedAnswer};
+use testkit::wire::{Pieces, Wire, request};
 
 use super::*;
 
@@ -254,6 +255,23 @@ async fn other_rejections_pass_at_once_and_a_write_goes_on_only_after_415() {
     let answer = client.request("POST", PODS, pod).await;
     assert_eq!(answer.code(), 503, "{}", answer.text());
     assert!(!answer.headers.contains_key("retry-after"));
+}
+
+#[tokio::test]
+async fn a_write_goes_on_although_its_body_has_not_ended() {
+    let three = Three::new().await;
+    for double in &three.doubles {
+        double.set_fault(PODS, Some(rejection(415, UNKNOWN_FORMAT)));
+    }
+    let client = three.plain(0);
+    let host = three.proxies[0].addr().to_string();
+    for mut wire in Wire::both(&client).await {
+        let body = Pieces::of(["{".into()]).unfinished();
+        let answer = three
+            .asked(async { wire.send(&host, request("POST", PODS, body)).await.unwrap() })
+            .await;
+        assert_eq!(answer, (415, "abc".to_owned()));
+    }
 }
 
 #[tokio::test]
