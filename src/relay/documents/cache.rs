@@ -4,13 +4,14 @@
 //! requested with a newer generation of peers' contents.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use http::HeaderValue;
 use tokio::sync::Semaphore;
 
 use super::entity::{Entity, EntityKey};
 use crate::kube::discovery::DiscoveryDocument;
+use crate::net::lock;
 
 /// Most documents: all common documents in all formats.
 const ENTITIES: usize = 256;
@@ -122,7 +123,7 @@ impl Cache {
 
     /// Locks the cache for this generation; `None` if a newer one is cached.
     fn kept(&self, generation: u64) -> Option<MutexGuard<'_, Kept>> {
-        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut kept = lock(&self.kept);
         if kept.generation < generation {
             *kept = Kept {
                 generation,
