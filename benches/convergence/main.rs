@@ -340,7 +340,7 @@ fn goes(shared: &Shared, path: &str) -> Option<Option<SocketAddr>> {
         wanted: Ok(None),
         if_ready: false,
         accept: None,
-        meter: RequestMeter::new(requests, Instant::now(), None, class, None),
+        meter: RequestMeter::new(requests, Instant::now(), class, None),
     };
     match plan::first(&mut context, &HeaderMap::new()).1 {
         Ok(route) if route.server_kind == ServerKind::Proxied => Some(Some(route.address)),

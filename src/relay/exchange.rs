@@ -1,8 +1,23 @@
-//! One exchange, from the request to the end of the answer: asks the server, looks at the header of its answer, and passes
-//! it on.
+//! One exchange with one apiserver: the request's body up and the answer's body down at the same time. Called by
+//! [`crate::relay::forward`] for each server that is tried, and by [`crate::relay::service`] for the rest of a watch.
+//!
+//! The response header is passed on at once, and so is each piece of a body. No timeout ends an exchange: when either
+//! side closes, the other is closed. An exchange that failed before anything was sent to the client returns an
+//! [`ExchangeFailure`], which says whether the request may have been executed.
+//!
+//! [`run()`] asks, looks at the header of the answer, and passes it on; `upload` is the request's body, and `pump` streams
+//! both bodies. A plain request enters no other file. The others are about answers that are read first (`read_first`), a
+//! 410 that another server may avoid (`expired`), what is left of a watch (`watch_rest`), and upgraded connections
+//! (`upgraded`).
+
+mod expired;
+mod pump;
+mod read_first;
+mod upgraded;
+mod upload;
+mod watch_rest;
 
 use std::future::poll_fn;
-use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::Poll;
 use std::time::{Duration, Instant};
@@ -15,21 +30,21 @@ use pingora_core::{Error, ErrorType};
 use pingora_http::ResponseHeader;
 use tokio::sync::SemaphorePermit;
 
-use super::expired::{Expiry, answer_start};
-use super::merged::merge;
-use super::pump::{End, Exchange, stream, termination};
-use super::read_first::{Beginning, ReadKind, read_first};
-use super::upgraded::splice;
-use super::upload::Upload;
-use super::watch_rest::Delivered;
+use self::expired::answer_start;
+pub use self::expired::{Expiry, ResumedWatch, expired_event};
+use self::pump::{End, stream, termination, write};
+pub use self::pump::{Exchange, Leaving};
+use self::read_first::{Beginning, ReadKind, merge, read_first};
+use self::upgraded::splice;
+pub use self::upload::Upload;
+pub use self::watch_rest::{Delivered, RestEnd, WatchRest};
 use crate::net::{is_unprocessed, rare};
 use crate::relay::client::ClientSession;
 use crate::relay::inspect::{denials, not_executed, not_understood, turned_away};
 use crate::relay::outcome::{ExchangeFailure, KeptAnswer, Outcome};
-use crate::relay::plan::{self, RequestContext};
+use crate::relay::plan;
 use crate::relay::upstream::{RequestKind, UpstreamSession};
 use crate::relay::watch::FinalBookmark;
-use crate::request::caller::Caller;
 use crate::request::headers::{
     KEEP_ALIVE, NOT_EXECUTED, OF_RESOURCE, PROXY_CONNECTION, READY, SERVER_ID,
 };
@@ -69,7 +84,7 @@ pub async fn run(
             return Err(failure);
         }
     };
-    let (response, whole) = (&beginning.response, beginning.whole);
+    let (response, whole) = (&beginning.answer.response, beginning.whole);
     let code = response.status.as_u16();
     let goes_on = exchange.expiry.handed_over();
     let final_bookmark = FinalBookmark::of(context, server, response, late, goes_on);
@@ -142,13 +157,11 @@ async fn begin(
     {
         ReadKind::NotUnderstood
     } else {
-        return Ok(Some(Beginning {
-            body: Bytes::new(),
-            whole: up.is_complete(),
-            response,
-        }));
+        let (body, whole) = (Bytes::new(), up.is_complete());
+        let answer = KeptAnswer { response, body };
+        return Ok(Some(Beginning { answer, whole }));
     };
-    // Boxed, so that it takes no place in the future of every request.
+    // Boxed, so that the future of every request has no room for it.
     rare(|| read_first(exchange, read, down, up, response)).await
 }
 
@@ -234,7 +247,7 @@ async fn is_to_be_left(exchange: &Exchange<'_>, sent: &AtomicBool) -> ExchangeFa
     let Some(leaving) = &exchange.leaving else {
         return std::future::pending().await;
     };
-    let (budget, ticker) = (&context.upstreams.read_budget, &context.upstreams.ticker);
+    let budget = &context.upstreams.read_budget;
     if leaving.reads {
         budget.read();
     }
@@ -245,8 +258,7 @@ async fn is_to_be_left(exchange: &Exchange<'_>, sent: &AtomicBool) -> ExchangeFa
                 || plan::can_leave(context, address, leaving.tried) && (!sent || budget.take()))
     };
     let frozen = &context.shared.servers.frozen;
-    let is_to_be_left = frozen.is_to_be_left(address, ticker, is_possible);
-    is_to_be_left.await;
+    frozen.is_to_be_left(address, is_possible).await;
     ExchangeFailure::Frozen
 }
 
@@ -269,11 +281,8 @@ async fn pass(
     down: &mut ClientSession,
     beginning: Beginning,
 ) -> pingora_core::Result<Instant> {
-    let Beginning {
-        response,
-        body,
-        whole,
-    } = beginning;
+    let Beginning { answer, whole } = beginning;
+    let KeptAnswer { response, body } = answer;
     let begun = pass_header(exchange, down, response, whole && body.is_empty()).await?;
     if !body.is_empty() {
         rare(|| write_piece(exchange, down, body, whole)).await?;
@@ -281,18 +290,15 @@ async fn pass(
     Ok(begun)
 }
 
-/// Writes what is there of a body, within the budget for slow clients.
+/// Writes what is there of a body, within the budget for slow clients. `whole`: that is all of it.
 async fn write_piece(
     exchange: &Exchange<'_>,
     down: &mut ClientSession,
     piece: Bytes,
     whole: bool,
-) -> pingora_core::Result<()> {
-    let length = piece.len();
-    let mut answer_writer = exchange.answer_writer(whole.then_some(length));
-    answer_writer.reserve(length).await?;
-    let write = down.write_body(piece, whole);
-    answer_writer.write(pin!(write)).await
+) -> pingora_core::Result<bool> {
+    let mut writer = exchange.answer_writer(whole.then_some(piece.len()));
+    write(&mut writer, down, piece, whole).await
 }
 
 /// Passes on an answer that was kept.
@@ -302,11 +308,9 @@ pub async fn pass_kept(
     down: &mut ClientSession,
     upload: &Upload,
 ) -> Outcome {
-    let KeptAnswer { response, body } = answer.clone();
-    let code = response.status.as_u16();
+    let code = answer.response.status.as_u16();
     let beginning = Beginning {
-        response,
-        body,
+        answer: answer.clone(),
         whole: true,
     };
     match pass(exchange, down, beginning).await {
@@ -323,7 +327,7 @@ pub async fn pass_event(
     upload: &Upload,
 ) -> Outcome {
     match write_piece(exchange, down, event, true).await {
-        Ok(()) => End::Whole.outcome(200, upload.is_read()),
+        Ok(_) => End::Whole.outcome(200, upload.is_read()),
         Err(_) => Outcome::Broken,
     }
 }
@@ -335,35 +339,34 @@ async fn pass_header(
     mut response: Box<ResponseHeader>,
     end: bool,
 ) -> pingora_core::Result<Instant> {
-    let RequestContext {
-        shared,
-        downstream,
-        kind,
-        method,
-        meter,
-        ..
-    } = exchange.context;
+    let (context, shared) = (exchange.context, exchange.context.shared);
     // On an upgrade `Connection` is about the upgrade, and the client's protocol writes the rest.
     if response.status != StatusCode::SWITCHING_PROTOCOLS {
-        if shared.shutdown.is_draining() || ends_connection(exchange, &response) {
-            down.end_connection(downstream);
+        // An answer from a pod behind `proxy` says nothing of the caller.
+        let is_unauthorized =
+            response.status == StatusCode::UNAUTHORIZED && !context.info.is_proxied();
+        let ends_anonymous = exchange.route.details.ends_anonymous;
+        if shared.shutdown.is_draining() || context.ends_connection(is_unauthorized, ends_anonymous)
+        {
+            down.end_connection(&context.downstream);
         }
         // Waiting requests may go on: it is known whether the connection ends.
         if let Some(permit) = exchange.permit {
             permit.end();
         }
         strip_hop_by_hop_of_answer(&mut response);
-    } else if *kind != RequestKind::Upgrade {
+    } else if context.kind != RequestKind::Upgrade {
         return Error::e_explain(ErrorType::InvalidHTTPHeader, "101 to what is no upgrade");
     }
     write_marks(exchange, &mut response)?;
     let now = Instant::now();
+    let meter = &context.meter;
     meter.answer_begins(response.status.as_u16(), now);
     if let ClientSession::H1(session) = down {
-        if *kind != RequestKind::Upgrade && shared.shutdown.is_leaving() {
+        if context.kind != RequestKind::Upgrade && shared.shutdown.is_leaving() {
             session.set_keepalive(None);
         }
-        frame_for_http1(session.req_header().version, &mut response, method)?;
+        frame_for_http1(session.req_header().version, &mut response, &context.method)?;
     }
     down.write_header(response, end).await?;
     Ok(now)
@@ -393,17 +396,6 @@ fn write_marks(exchange: &Exchange<'_>, response: &mut ResponseHeader) -> pingor
         response.insert_header(READY, if ready { "true" } else { "false" })?;
     }
     Ok(())
-}
-
-/// Whether the client is to send no more requests on its connection: the apiserver did not authenticate it. An answer from
-/// a pod behind `proxy` does not count.
-fn ends_connection(exchange: &Exchange<'_>, response: &ResponseHeader) -> bool {
-    let context = exchange.context;
-    match context.caller {
-        Caller::Peer => false,
-        Caller::Anonymous if exchange.route.details.ends_anonymous => true,
-        _ => response.status == StatusCode::UNAUTHORIZED && !context.info.is_proxied(),
-    }
 }
 
 /// Removes hop-by-hop headers from an answer, and those that `Connection` lists.

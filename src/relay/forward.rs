@@ -4,6 +4,8 @@
 //! server. A request that was certainly not executed is tried again whatever its verb, as long as its body can be sent
 //! again. What failed, and which server is next, is in `tries`.
 //!
+//! Headers that only peers may send are removed, and the identity is written last.
+//!
 //! When no server is left, the client gets an answer that was kept. Otherwise it gets a 503. client-go repeats any request
 //! whose answer has `Retry-After`, so a write that may have been executed gets a 503 without it.
 
@@ -14,6 +16,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use http::header::{EXPECT, HeaderMap, HeaderValue};
 use http::request::Parts;
 use pingora_core::ErrorType;
 
@@ -26,8 +29,13 @@ use crate::relay::exchange::{self, Delivered, Exchange, Expiry, Leaving, Upload}
 use crate::relay::exchange::{pass_event, pass_kept};
 use crate::relay::outcome::{ExchangeFailure, Outcome};
 use crate::relay::plan::{RequestContext, Route};
+use crate::relay::shared::Shared;
 use crate::relay::upstream::{ConnectionChoice, ConnectionPool, RequestKind, Token};
 use crate::request::caller::Caller;
+use crate::request::headers::{
+    FORWARDED_FOR, IF_READY, PEER_PROXIED, REROUTED, set, stamp_address, strip_hop_by_hop,
+};
+use crate::request::surplus::keep_client_headers;
 use crate::routing::table::ServerKind;
 
 /// How long a request with a token waits until other callers of the same connection are verified, and how much longer
@@ -84,7 +92,7 @@ pub async fn forward<'a>(
 /// Waits until this connection may have more answers; `false`: the client went away.
 async fn may_have_answer(outflow: &Outflow, session: &mut ClientSession) -> bool {
     tokio::select! {
-        () = outflow.turn_to_ask() => true,
+        () = outflow.until(|| outflow.may_ask()) => true,
         () = session.gone() => false,
     }
 }
@@ -132,7 +140,7 @@ impl<'a> ForwardedRequest<'a> {
     ) -> Result<Self, Refusal> {
         let (shared, tokens) = (context.shared, context.tokens);
         let header = upload.header_mut().ok_or(Refusal::BadTarget)?;
-        let certificate = exchange::for_any_server(context, header);
+        let certificate = for_any_server(context, header);
         let certificate = certificate.map_err(|_| Refusal::BadTarget)?;
         let headers = &header.headers;
         let token = match certificate {
@@ -194,7 +202,7 @@ impl<'a> ForwardedRequest<'a> {
         let mut header = upload.header_to_send()?;
         let (context, shared) = (self.context, self.context.shared);
         let headers = &mut header.headers;
-        exchange::for_server_kind(context, headers, route.server_kind)?;
+        for_server_kind(context, headers, route.server_kind)?;
         let overlay = route.overlay.as_ref();
         let overlay = overlay.map(|overlay| overlay.asked(&shared.merge_cache, headers));
         if let Caller::User(user) = &context.caller {
@@ -290,5 +298,80 @@ impl<'a> ForwardedRequest<'a> {
                 shared.servers.health.answered(peer.address);
             }
         }
+    }
+}
+
+/// Writes the headers that are the same for every server. Returns whether the proxy client certificate is presented.
+fn for_any_server(context: &RequestContext<'_>, header: &mut Parts) -> pingora_core::Result<bool> {
+    let (shared, caller) = (context.shared, &context.caller);
+    let headers = &mut header.headers;
+    if *caller != Caller::Peer {
+        let forged = shared.callers.privileged.strip(headers);
+        if forged > 0 {
+            shared.metrics.rejected_headers.inc_by(forged as u64);
+        }
+    }
+    if context.settings.if_ready.enabled {
+        headers.remove(IF_READY);
+    }
+    // Over HTTP/2 pingora drops the apiserver's own 100, and curl would wait a second for it: the proxy sends it.
+    headers.remove(EXPECT);
+    strip_hop_by_hop(
+        headers,
+        header.version,
+        context.kind == RequestKind::Upgrade,
+    )?;
+    // The identity comes last, so that the header `Connection` cannot remove it.
+    if let Caller::User(user) = caller {
+        shared.callers.privileged.stamp(headers, user)?;
+    }
+    let certificate = shared.callers.user(caller, headers).is_some();
+    if *caller != Caller::Peer || !headers.contains_key(FORWARDED_FOR) {
+        stamp_address(headers, &context.downstream.client.address)?;
+    }
+    Ok(certificate)
+}
+
+/// Removes headers that the server may accept and the configuration does not name, and writes the marks that limit a
+/// request to one reroute.
+fn for_server_kind(
+    context: &RequestContext<'_>,
+    headers: &mut HeaderMap,
+    server_kind: ServerKind,
+) -> pingora_core::Result<()> {
+    if context.caller != Caller::Peer {
+        remove_surplus(context.shared, headers, &context.caller, server_kind);
+    }
+    match server_kind {
+        ServerKind::Proxied | ServerKind::Native | ServerKind::Bare => {
+            set(headers, REROUTED, HeaderValue::from_static("true"))?;
+            set(headers, PEER_PROXIED, HeaderValue::from_static("true"))
+        }
+        // The apiserver gets only its own mark. Without it a native apiserver would pass the request on again.
+        ServerKind::Local => match headers.remove(REROUTED) {
+            Some(_) => set(headers, PEER_PROXIED, HeaderValue::from_static("true")),
+            None => Ok(()),
+        },
+    }
+}
+
+/// As long as it is not known which headers the server accepts over a connection that presents the proxy client
+/// certificate, only those that clients need go over one.
+fn remove_surplus(
+    shared: &Shared,
+    headers: &mut HeaderMap,
+    caller: &Caller,
+    server_kind: ServerKind,
+) {
+    let surplus = shared.local.surplus_headers();
+    let certificate = matches!(caller, Caller::User(_)) || server_kind == ServerKind::Proxied;
+    // An apiserver publishes its names after it has started.
+    let starting = server_kind == ServerKind::Local && !shared.local.is_initialized();
+    if certificate && (starting || !surplus.is_known()) {
+        return keep_client_headers(headers, &shared.callers.privileged);
+    }
+    let forged = surplus.strip(headers, &shared.callers.privileged);
+    if forged > 0 {
+        shared.metrics.rejected_headers.inc_by(forged as u64);
     }
 }

@@ -1,32 +1,121 @@
-//! One request, as operators see it: counted by decision, code and verb class, timed until its answer begins, and, if it
-//! is sampled, its span ([`crate::otlp`]): what was asked, which servers were tried, and how it ended.
+//! What operators see of requests: metrics, spans and the access log. Written by all that handles requests; nothing here
+//! decides anything.
 //!
-//! A request is counted once: when its answer begins, or at its end if there was none. Label values come from fixed
-//! lists. A series is made when it is first needed; after that, counting takes one load of its place in an array, and
-//! no lock.
+//! A request is counted by decision, code and verb class, timed until its answer begins, and, if it is sampled, has a span
+//! ([`crate::otlp`]): what was asked, which servers were tried, and how it ended. It is counted once: when its answer begins,
+//! or at its end if there was none. Label values come from fixed lists or known state, never from a request's path. A series
+//! is made when it is first needed; after that, counting takes one load from an array, and no lock.
 
 use std::borrow::Cow;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU16, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Instant;
 
-use http::Method;
 use http::header::HeaderValue;
 use http::request::Parts;
-use prometheus::{Histogram, HistogramVec, IntCounter, IntCounterVec, Registry};
+use http::{Method, StatusCode};
+use prometheus::{Histogram, HistogramVec, IntCounter, IntCounterVec, IntGauge, Registry};
 
-use super::metrics::decimal;
+use crate::kube::gvr::Gvr;
 use crate::metrics::{labels, metrics};
+use crate::net::lock;
 use crate::otlp::Tracer;
 use crate::otlp::context::{TRACEPARENT, TraceContext};
 use crate::otlp::span::OpenSpan;
+use crate::relay::answer::Refusal;
+use crate::relay::client::unread::UnreadMetrics;
 use crate::relay::outcome::{ExchangeFailure, Outcome};
 use crate::relay::upstream::RequestKind;
 use crate::request::caller::{Caller, ClientConnection};
 use crate::request::headers::set;
 use crate::request::info::{RequestInfo, Verb};
 use crate::routing::decide::Row;
+use crate::watches::metrics::WatchMetrics;
+
+/// Buckets of the time that the proxy itself takes, in seconds.
+const OWN_TIME: [f64; 10] = [
+    10e-6, 25e-6, 50e-6, 100e-6, 250e-6, 1e-3, 5e-3, 25e-3, 100e-3, 1.0,
+];
+
+metrics! {
+    /// Counters of requests. Handles for the request path are made once.
+    pub struct Metrics {
+        /// Requests rerouted to a peer because the local apiserver cannot serve the resource, or not in the version asked
+        /// for (KEP-4020); with 503 also if no server could be reached.
+        rerouted: IntCounterVec =
+            counter_vec("kubernetes_apiserver_rerouted_request_total", &["code", "group", "version", "resource"]),
+        /// Answers that the proxy gave itself, by reason.
+        refusals: [IntCounter; Refusal::ALL.len()] =
+            counters("kube_interop_proxy_refusals_total", "reason", Refusal::ALL.map(Refusal::name)),
+        /// Times that a request went on to another server, by what was wrong with the one before.
+        failovers: IntCounterVec = counter_vec("kube_interop_proxy_failovers_total", &["reason"]),
+        /// Requests that a peer could not answer: another server did (answered), or the proxy (refused).
+        failed_reroutes: [IntCounter; 2] =
+            counters("kube_interop_proxy_failed_reroutes_total", "result", ["refused", "answered"]),
+        /// Answers to requests with X-Kubernetes-If-Ready, by the value of X-Kubernetes-Ready (KEP-3028).
+        if_ready: [IntCounter; 2] =
+            counters("kube_interop_proxy_if_ready_answers_total", "ready", ["false", "true"]),
+        /// Requests and the time until their answers begin.
+        pub requests: RequestMetrics,
+        /// Short requests that were sent to an apiserver and are not answered completely.
+        pub in_flight: IntGauge = gauge("kube_interop_proxy_requests_in_flight"),
+        /// Headers removed because only peers may send them.
+        pub rejected_headers: IntCounter = counter("kube_interop_proxy_rejected_headers_total"),
+        /// Time that the proxy itself took for a request, without waiting for others.
+        pub own_time: Histogram = histogram("kube_interop_proxy_own_duration_seconds", &OWN_TIME),
+        /// Long-running requests that are open.
+        pub long_running: IntGauge = gauge("kube_interop_proxy_long_running_requests"),
+        /// Open long-running requests that began during the drain. They end last.
+        pub late_long_running: IntGauge = gauge("kube_interop_proxy_drain_late_requests"),
+        /// Open reads at another server because of a policy or a User-Agent: at most 100 short and 1000 long-running ones.
+        pub moved: [IntGauge; 2] = gauges("kube_interop_proxy_reads_by_version", "kind", ["short", "long_running"]),
+        /// Requests that did not get the version of a policy or a User-Agent: too many reads are there (load), or no
+        /// server of it is ready (not_ready).
+        pub class_left: [IntCounter; 2] =
+            counters("kube_interop_proxy_version_class_left_total", "reason", ["load", "not_ready"]),
+        /// What clients leave unread.
+        pub unread: UnreadMetrics,
+        /// Watches and the drain.
+        pub watches: WatchMetrics,
+    }
+}
+
+impl Metrics {
+    /// An answer with this `X-Kubernetes-Ready` begins.
+    pub fn ready_answered(&self, ready: bool) {
+        self.if_ready[usize::from(ready)].inc();
+    }
+
+    /// A peer could not answer. `answered`: another server did.
+    pub fn failed_reroute(&self, answered: bool) {
+        self.failed_reroutes[usize::from(answered)].inc();
+    }
+
+    /// The proxy answered by itself.
+    pub fn refused(&self, refusal: Refusal) {
+        self.refusals[refusal as usize].inc();
+    }
+
+    /// A request goes on to another server. `custom`: it is about a custom resource.
+    pub fn failed_over(&self, failure: &ExchangeFailure, custom: bool) {
+        let reason = match custom && failure.is_no_such_resource() {
+            true => "no_such_resource",
+            false => failure.name(),
+        };
+        self.failovers.with_label_values(&[reason]).inc();
+    }
+
+    /// The client of a request that was to be rerouted got `code`; `gvr` is a name from the snapshot.
+    pub fn rerouted(&self, code: u16, gvr: Option<&Gvr>) {
+        let code = StatusCode::from_u16(code).unwrap_or_default();
+        let [group, version, resource] =
+            gvr.map_or([""; 3], |gvr| [&*gvr.group, &*gvr.version, &*gvr.resource]);
+        self.rerouted
+            .with_label_values(&[code.as_str(), group, version, resource])
+            .inc();
+    }
+}
 
 /// Goes with `traceparent`, and means nothing without it.
 const TRACESTATE: &str = "tracestate";
@@ -75,7 +164,7 @@ const CODE_VALUES: usize = CODES.len() + OTHERS.len();
 /// The rows, and no row.
 const DECISIONS: usize = Row::ALL.len() + 1;
 
-/// The place of a code in arrays; `None`: there was no answer.
+/// The index of a code in arrays; `None`: there was no answer.
 fn code_index(code: Option<u16>) -> usize {
     let code = code.unwrap_or_default();
     match CODES.binary_search(&code) {
@@ -84,11 +173,9 @@ fn code_index(code: Option<u16>) -> usize {
     }
 }
 
-fn code_value(index: usize, digits: &mut [u8; 3]) -> &str {
-    match CODES.get(index) {
-        Some(code) => decimal(*code, digits),
-        None => OTHERS[index - CODES.len()],
-    }
+fn code_value(index: usize) -> String {
+    let other = || OTHERS[index - CODES.len()].to_owned();
+    CODES.get(index).map_or_else(other, u16::to_string)
 }
 
 fn decision(row: Option<Row>) -> &'static str {
@@ -134,8 +221,7 @@ impl RequestMetrics {
             return;
         };
         slot.get_or_init(|| {
-            let mut digits = [0; 3];
-            let labels = [decision(row), code_value(code, &mut digits), class.name()];
+            let labels = [decision(row), &code_value(code), class.name()];
             self.families.requests.with_label_values(&labels)
         })
         .inc();
@@ -172,14 +258,13 @@ impl<'a> RequestMeter<'a> {
     pub fn new(
         metrics: &'a RequestMetrics,
         started: Instant,
-        row: Option<Row>,
         class: VerbClass,
         span: Option<Box<RequestSpan>>,
     ) -> Self {
         Self {
             started,
             metrics,
-            row,
+            row: None,
             class,
             code: AtomicU16::new(0),
             span,
@@ -211,42 +296,26 @@ impl<'a> RequestMeter<'a> {
         }
     }
 
-    /// The request has ended. Its client may have gone away before the answer began. `refusal`: why the proxy answered
-    /// itself.
-    pub fn ended(self, refusal: Option<&str>) {
+    /// The request has ended, or is a watch whose answer has begun. Its client may have gone away before the answer began.
+    /// `refusal`: why the proxy answered itself. Returns the request's span, if it is sampled: it ends with the answer.
+    pub fn ended(self, refusal: Option<&str>) -> Option<Box<RequestSpan>> {
         let code = Some(self.code.into_inner()).filter(|code| *code > 0);
         if code.is_none() {
             self.metrics.count(self.row, self.class, None);
         }
-        if let Some(span) = self.span {
-            span.ended(self.row, self.class, code, refusal);
+        let mut span = self.span?;
+        span.failed = code.is_some_and(|code| code >= 500);
+        let mut open = lock(&span.open);
+        open.text("kube_interop_proxy.decision", decision(self.row));
+        open.text("kube_interop_proxy.verb_class", self.class.name());
+        if let Some(refusal) = refusal {
+            open.text("kube_interop_proxy.refusal", refusal);
         }
-    }
-
-    /// The answer to a watch has begun. Its span, if it is sampled, ends with the result.
-    pub fn watch_begun(mut self) -> Option<WatchSpan> {
-        let span = self.span.take().map(|span| WatchSpan {
-            span,
-            row: self.row,
-            class: self.class,
-            code: Some(self.code.load(Ordering::Relaxed)),
-        });
-        self.ended(None);
-        span
-    }
-}
-
-/// The span of a watch whose answer has begun.
-pub struct WatchSpan {
-    span: Box<RequestSpan>,
-    row: Option<Row>,
-    class: VerbClass,
-    code: Option<u16>,
-}
-
-impl WatchSpan {
-    pub fn ended(self) {
-        self.span.ended(self.row, self.class, self.code, None);
+        if let Some(code) = code {
+            open.number("http.response.status_code", code.into());
+        }
+        drop(open);
+        Some(span)
     }
 }
 
@@ -255,6 +324,7 @@ pub struct RequestSpan {
     tracer: Arc<Tracer>,
     /// Never contended: one task serves a request.
     open: Mutex<OpenSpan>,
+    failed: bool,
 }
 
 impl RequestSpan {
@@ -278,28 +348,18 @@ impl RequestSpan {
             // Without room for it the request would be refused as too large in any case.
             let _ = set(&mut header.headers, TRACEPARENT, value);
         }
-        let (tracer, open) = (tracer.clone(), Mutex::new(span));
-        Some(Box::new(Self { tracer, open }))
+        Some(Box::new(Self {
+            tracer: tracer.clone(),
+            open: Mutex::new(span),
+            failed: false,
+        }))
     }
 
-    fn ended(self, row: Option<Row>, class: VerbClass, code: Option<u16>, refusal: Option<&str>) {
-        let Self { tracer, open } = self;
-        let mut span = open.into_inner().unwrap_or_else(PoisonError::into_inner);
-        span.text("kube_interop_proxy.decision", decision(row));
-        span.text("kube_interop_proxy.verb_class", class.name());
-        if let Some(refusal) = refusal {
-            span.text("kube_interop_proxy.refusal", refusal);
-        }
-        if let Some(code) = code {
-            span.number("http.response.status_code", code.into());
-        }
-        let failed = code.is_some_and(|code| code >= 500);
-        tracer.ended(span, failed);
+    pub fn ended(self) {
+        let span = self.open.into_inner();
+        let span = span.unwrap_or_else(PoisonError::into_inner);
+        self.tracer.ended(span, self.failed);
     }
-}
-
-fn lock(span: &Mutex<OpenSpan>) -> MutexGuard<'_, OpenSpan> {
-    span.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Names standard methods. Clients choose any others.
@@ -349,6 +409,7 @@ impl AccessEntry<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::kube::gvr::GvrRef;
     use crate::metrics::text;
     use crate::request::info;
 
@@ -389,8 +450,7 @@ mod tests {
             (Some(999), "5xx"),
             (None, "none"),
         ] {
-            let mut digits = [0; 3];
-            assert_eq!(code_value(code_index(code), &mut digits), value, "{code:?}");
+            assert_eq!(code_value(code_index(code)), value, "{code:?}");
         }
     }
 
@@ -426,8 +486,10 @@ mod tests {
     fn a_request_is_counted_once() {
         let registry = Registry::new();
         let metrics = RequestMetrics::new(&registry).unwrap();
-        let row = Some(Row::Local);
-        let meter = |class| RequestMeter::new(&metrics, Instant::now(), row, class, None);
+        let meter = |class| RequestMeter {
+            row: Some(Row::Local),
+            ..RequestMeter::new(&metrics, Instant::now(), class, None)
+        };
         let answered = meter(VerbClass::Read);
         answered.answer_begins(200, Instant::now());
         // A watch whose first server was too new for it begins once, too.
@@ -449,5 +511,21 @@ mod tests {
         };
         assert_eq!(timed("read").get_sample_count(), 1);
         assert_eq!(timed("write").get_sample_count(), 0);
+    }
+
+    #[test]
+    fn the_rerouted_counter_has_the_keps_name_and_labels() {
+        let registry = Registry::new();
+        let metrics = Metrics::new(&registry).unwrap();
+        let gvr = GvrRef {
+            group: "autoscaling",
+            version: "v1",
+            resource: "horizontalpodautoscalers",
+            subresource: "",
+        };
+        metrics.rerouted(200, Some(&gvr.owned()));
+        let text = text(&registry).unwrap();
+        let line = "kubernetes_apiserver_rerouted_request_total{code=\"200\",group=\"autoscaling\",resource=\"horizontalpodautoscalers\",version=\"v1\"} 1";
+        assert!(text.contains(line), "{text}");
     }
 }

@@ -27,6 +27,7 @@ use crate::relay::upstream::{RequestKind, Tokens, Upstreams};
 use crate::request::again::WatchRequest;
 use crate::request::caller::Caller;
 use crate::request::credential::{self, CredentialFeatures};
+use crate::request::headers::version_asked;
 use crate::request::info::{RequestInfo, Verb};
 use crate::routing::decide::{
     self, Decision, LocalServer, NoSuchResource, Peers, RoutingInput, Row, ServerChoice, decide,
@@ -82,6 +83,21 @@ impl RequestContext<'_> {
         reads && self.kind != RequestKind::Upgrade
     }
 
+    /// Whether its connection ends with the answer, as it would at an apiserver. `is_unauthorized`: the apiserver, or this
+    /// proxy, does not accept the caller; `ends_anonymous`: an apiserver like that ends connections of anonymous callers.
+    pub fn ends_connection(&self, is_unauthorized: bool, ends_anonymous: bool) -> bool {
+        match self.caller {
+            Caller::Peer => false,
+            Caller::Anonymous if ends_anonymous => true,
+            _ => is_unauthorized,
+        }
+    }
+
+    /// Which versions it prefers, if only so many such requests may be under way.
+    pub fn bounded(&self) -> Option<Wanted> {
+        self.wanted.ok().flatten().filter(|it| it.is_bounded())
+    }
+
     /// Whether it is about a resource of a CRD or an aggregated API.
     pub fn is_custom(&self) -> bool {
         let snapshot = || self.shared.published.snapshot.load();
@@ -117,8 +133,24 @@ type Planned = (Option<Row>, Result<Box<Route>, Refusal>);
 pub fn first(context: &mut RequestContext<'_>, headers: &HeaderMap) -> Planned {
     let shared = context.shared;
     let snapshot = shared.published.snapshot.load();
-    context.wanted = version::wanted(context, headers, &snapshot);
+    context.wanted = wanted(context, headers, &snapshot);
     plan(context, &snapshot, &[], None)
+}
+
+/// Which versions a request prefers: those that its header names; else, while versions differ, as [`version`] says.
+fn wanted(
+    context: &RequestContext<'_>,
+    headers: &HeaderMap,
+    snapshot: &Snapshot,
+) -> Result<Option<Wanted>, MalformedVersion> {
+    if !context.settings.version_awareness {
+        return Ok(None);
+    }
+    let header = &context.shared.config.version_awareness.header;
+    Ok(match (version_asked(headers, header)?, snapshot.window) {
+        (Some(version), _) => Some(Wanted::Version(version)),
+        (None, window) => window.and_then(|it| version::unasked(context, headers, it, snapshot)),
+    })
 }
 
 /// Plans a request again, after the servers at `tried` could not answer. `last`: the refusal if no other server can be tried.
@@ -220,26 +252,13 @@ pub fn can_leave(context: &RequestContext<'_>, at: SocketAddr, tried: &[SocketAd
     context.rerouted || next().is_ok_and(|route| !frozen.is_suspected(route.address))
 }
 
-/// Where a watch goes after a server has answered 410; `tried`: the servers that were asked. None waits for a server from
-/// which nothing comes: there is an answer.
-pub fn after_expiry(context: &RequestContext<'_>, tried: &[SocketAddr]) -> Option<Route> {
-    let snapshot = context.shared.published.snapshot.load();
-    let planning = Planning::new(context, &snapshot, tried);
-    if planning.is_tied() {
-        return None;
-    }
-    let (question, local) = planning.question();
-    let policy = (&context.settings).into();
-    let route = planning.route(&decide::after_expiry(question, policy, local, &snapshot)?)?;
-    let frozen = &context.shared.servers.frozen;
-    (!frozen.is_suspected(route.address)).then_some(route)
-}
-
-/// Where a request goes that the server `at` does not understand. None waits for a server from which nothing comes, either.
-pub fn after_misunderstanding(
+/// Where a request goes that other servers may answer better; `tried`: the servers that were asked. `misunderstood_by`: to
+/// a newer server than that one, which does not understand it; `None`: to one with the history of a watch, after a 410. None
+/// waits for a server from which nothing comes: there is an answer.
+pub fn elsewhere(
     context: &RequestContext<'_>,
-    at: &Route,
     tried: &[SocketAddr],
+    misunderstood_by: Option<&Route>,
 ) -> Option<Route> {
     let snapshot = context.shared.published.snapshot.load();
     let planning = Planning::new(context, &snapshot, tried);
@@ -247,13 +266,18 @@ pub fn after_misunderstanding(
         return None;
     }
     let (question, local) = planning.question();
-    let mut servers = snapshot.servers.iter();
-    let than = match at.server_kind {
-        ServerKind::Local => snapshot.local_version,
-        _ => servers.find(|it| it.endpoint == at.address)?.version,
-    };
     let policy = (&context.settings).into();
-    let decision = decide::among_newer(question, policy, local, &snapshot, than)?;
+    let decision = match misunderstood_by {
+        None => decide::after_expiry(question, policy, local, &snapshot)?,
+        Some(at) => {
+            let mut servers = snapshot.servers.iter();
+            let than = match at.server_kind {
+                ServerKind::Local => snapshot.local_version,
+                _ => servers.find(|it| it.endpoint == at.address)?.version,
+            };
+            decide::among_newer(question, policy, local, &snapshot, than)?
+        }
+    };
     let frozen = &context.shared.servers.frozen;
     let route = planning.route(&decision);
     route.filter(|route| !frozen.is_suspected(route.address))
@@ -288,10 +312,9 @@ pub fn hand_over(
         let peers = peers.filter(|_| reroutes);
         let seed = context.downstream.client.seed;
         let peer = choose(peers, Peers::any(&[]), seed, &shared.servers.health)?;
-        let listed = snapshot.holders(watch.resource).map(|(gvr, _)| gvr.clone());
-        let custom = || snapshot.custom.name_of(watch.resource).map(Arc::new);
+        let listed = snapshot.holders(watch.resource).map(|(gvr, _)| gvr);
         Some(Route {
-            rerouted_as: listed.or_else(custom),
+            rerouted_as: planning.name(listed),
             ..planning.to(peer)
         })
     };
@@ -420,15 +443,12 @@ impl<'a> Planning<'a> {
     }
 
     fn destination(&self, decision: &Decision<'_>) -> Option<Route> {
-        let (info, custom) = (&self.context.info, &self.snapshot.custom);
-        let name = |gvr: Option<&Arc<Gvr>>| {
-            let custom = || custom.name_of(info.gvr()?).map(Arc::new);
-            gvr.cloned().or_else(custom)
-        };
-        let to = |place: &ServerChoice<'_>, no_such_resource| {
-            let (route, rerouted_as) = match *place {
+        let to = |choice: &ServerChoice<'_>, no_such_resource| {
+            let (route, rerouted_as) = match *choice {
                 ServerChoice::Local => (self.local()?, None),
-                ServerChoice::Peers(peers) => (self.to(self.server(peers)?), name(peers.resource)),
+                ServerChoice::Peers(peers) => {
+                    (self.to(self.server(peers)?), self.name(peers.resource))
+                }
                 ServerChoice::Nowhere => return None,
             };
             Some(Route {
@@ -438,13 +458,20 @@ impl<'a> Planning<'a> {
                 ..route
             })
         };
-        let (first, later) = match is_proxied_path(info, self.snapshot) {
+        let (first, later) = match is_proxied_path(&self.context.info, self.snapshot) {
             true => (NoSuchResource::Pass, NoSuchResource::Pass),
             false => (decision.no_such_resource, NoSuchResource::Doubt),
         };
         let [next, others @ ..] = &decision.order;
         let mut others = others.iter().chain([&decision.last]);
         to(next, first).or_else(|| others.find_map(|choice| to(choice, later)))
+    }
+
+    /// The resource's name: as discovery lists it, or as etcd has that of a custom one.
+    fn name(&self, listed: Option<&Arc<Gvr>>) -> Option<Arc<Gvr>> {
+        let custom = &self.snapshot.custom;
+        let custom = || custom.name_of(self.context.info.gvr()?).map(Arc::new);
+        listed.cloned().or_else(custom)
     }
 
     /// To the local apiserver, unless it was tried.

@@ -28,7 +28,7 @@ use crate::relay::client::{
 };
 use crate::relay::exchange::{Delivered, RestEnd, Upload, WatchRest};
 use crate::relay::forward::{self, forward};
-use crate::relay::observe::{AccessEntry, RequestMeter, RequestSpan, VerbClass, WatchSpan};
+use crate::relay::observe::{AccessEntry, RequestMeter, RequestSpan, VerbClass};
 use crate::relay::outcome::Outcome;
 use crate::relay::plan::version::counted_as;
 use crate::relay::plan::{self, RequestContext, is_held_back};
@@ -36,7 +36,7 @@ use crate::relay::shared::Shared;
 use crate::relay::shutdown::Shutdown;
 use crate::relay::upstream::{RequestKind, Tokens, Upstreams};
 use crate::request::again::WatchRequest;
-use crate::request::caller::Caller;
+use crate::request::caller::{Caller, ClientConnection};
 use crate::request::headers::{IF_READY, PEER_PROXIED, REROUTED, SERVER_ID, means_upgrade};
 use crate::request::info::{self, RequestInfo, Verb};
 use crate::request::token;
@@ -92,8 +92,8 @@ impl RelayService {
     /// Serves a request until its answer has ended.
     async fn serve_to_end(&self, session: &mut ClientSession) -> Outcome {
         // Boxed, so that its memory is given back before a watch waits for hours.
-        let (mut delivered, span) = boxed(|| self.serve(session)).await;
-        let served = loop {
+        let (mut delivered, watch) = boxed(|| self.serve(session)).await;
+        let outcome = loop {
             let mut rest = match delivered {
                 Delivered::Ended(outcome) => break outcome,
                 Delivered::Continues(rest) => rest,
@@ -103,55 +103,35 @@ impl RelayService {
             };
             // Boxed, because tokio copies the future of every request when it begins.
             match Box::pin(rest.run(&self.shared, &downstream, session)).await {
-                RestEnd::Ended(outcome) => {
-                    if let Some(entry) = &rest.request {
-                        entry.log(&downstream.client, &rest.dependencies.caller, outcome);
-                    }
-                    break outcome;
-                }
+                RestEnd::Ended(outcome) => break outcome,
                 RestEnd::Left(reason) => {
                     delivered = rare(|| self.hand_over(session, rest, downstream, reason)).await;
                 }
             }
         };
-        if let Some(span) = span {
-            span.ended();
+        if let Some((watch, downstream)) = watch.zip(session.downstream()) {
+            watch.ended(&downstream.client, outcome);
         }
-        served
+        outcome
     }
 
     /// Lets another server go on with a watch whose own stops.
     async fn hand_over(
         &self,
         session: &mut ClientSession,
-        mut rest: Box<WatchRest>,
+        rest: Box<WatchRest>,
         downstream: Arc<Downstream>,
         reason: LeaveReason,
     ) -> Delivered {
         let now = Instant::now();
-        let entry = rest.request.take();
-        let caller = rest.dependencies.caller.clone();
-        let again = rest
-            .watch
-            .request()
-            .and_then(|request| request.after(0, now));
-        let mut delivered = match again {
-            None => rest.end(&self.shared, session).await.into(),
-            Some(mut header) => {
-                let target = header.uri.path_and_query().map(PathAndQuery::as_str);
-                let target: Box<str> = target.unwrap_or_default().into();
-                let context = self.context(session, &mut header, &target, downstream.clone(), now);
-                forward::hand_over(&context, session, rest, reason).await
-            }
+        let request = rest.watch.request.as_ref();
+        let Some(mut header) = request.and_then(|request| request.after(0, now)) else {
+            return rest.end(&self.shared, session).await.into();
         };
-        match (&mut delivered, entry) {
-            (Delivered::Continues(rest), entry) => rest.request = entry,
-            (Delivered::Ended(outcome), Some(entry)) => {
-                entry.log(&downstream.client, &caller, *outcome);
-            }
-            (Delivered::Ended(_), None) => {}
-        }
-        delivered
+        let target = header.uri.path_and_query().map(PathAndQuery::as_str);
+        let target: Box<str> = target.unwrap_or_default().into();
+        let context = self.context(session, &mut header, &target, downstream, now);
+        forward::hand_over(&context, session, rest, reason).await
     }
 
     /// Serves an HTTP/1 connection to its end.
@@ -186,8 +166,8 @@ impl RelayService {
         }
     }
 
-    /// Serves a request until its answer ends, or is a watch that has begun; then also its span, if it is sampled.
-    async fn serve(&self, session: &mut ClientSession) -> (Delivered, Option<WatchSpan>) {
+    /// Serves a request until its answer ends, or is a watch that has begun.
+    async fn serve(&self, session: &mut ClientSession) -> (Delivered, Option<Box<BegunWatch>>) {
         let started = Instant::now();
         let body_expected = session.has_body();
         let Some((mut header, downstream)) = session.take_header().zip(session.downstream()) else {
@@ -243,8 +223,8 @@ impl RelayService {
             method: context.method.clone(),
             path: context.path.into(),
         };
-        let span = served(context, entry, moved.is_some(), &mut delivered);
-        (delivered, span)
+        let watch = served(context, entry, moved.is_some(), &mut delivered);
+        (delivered, watch)
     }
 
     /// What a request is. `target`: its path and query.
@@ -299,7 +279,7 @@ impl RelayService {
             },
             settings,
             info,
-            meter: RequestMeter::new(&shared.metrics.requests, started, None, class, span),
+            meter: RequestMeter::new(&shared.metrics.requests, started, class, span),
         }
     }
 
@@ -349,22 +329,44 @@ fn kept_request(context: &RequestContext<'_>, header: &Parts) -> Option<Arc<Watc
     WatchRequest::of(header, vouched, authorization, now).map(Arc::new)
 }
 
-/// Logs and counts a request that has ended. What is left of a watch is logged at its end, and so ends its span.
+/// What is noted at the end of a watch, whose request is gone then.
+struct BegunWatch {
+    entry: AccessEntry<'static>,
+    caller: Caller,
+    span: Option<Box<RequestSpan>>,
+}
+
+impl BegunWatch {
+    fn ended(self, client: &ClientConnection, outcome: Outcome) {
+        self.entry.log(client, &self.caller, outcome);
+        if let Some(span) = self.span {
+            span.ended();
+        }
+    }
+}
+
+/// Logs and counts a request that has ended, or returns the watch that has begun.
 fn served(
     context: RequestContext<'_>,
     entry: AccessEntry<'_>,
     moved: bool,
     delivered: &mut Delivered,
-) -> Option<WatchSpan> {
+) -> Option<Box<BegunWatch>> {
+    let span = context.meter.ended(entry.refusal);
     match delivered {
         Delivered::Continues(rest) => {
-            rest.request = Some(entry.into_owned());
             rest.moved = moved;
-            context.meter.watch_begun()
+            Some(Box::new(BegunWatch {
+                entry: entry.into_owned(),
+                caller: context.caller,
+                span,
+            }))
         }
         Delivered::Ended(outcome) => {
             entry.log(&context.downstream.client, &context.caller, *outcome);
-            context.meter.ended(entry.refusal);
+            if let Some(span) = span {
+                span.ended();
+            }
             None
         }
     }
@@ -470,7 +472,9 @@ async fn answer_refused(
     let (shared, downstream) = (context.shared, &context.downstream);
     context.meter.answer_begins(refusal.code(), Instant::now());
     shared.metrics.refused(refusal);
-    if shared.shutdown.is_draining() || ends_connection(context, refusal) {
+    let ends_anonymous = shared.local.user_details().ends_anonymous;
+    let is_unauthorized = refusal == Refusal::Unauthorized;
+    if shared.shutdown.is_draining() || context.ends_connection(is_unauthorized, ends_anonymous) {
         session.end_connection(downstream);
     }
     if shared.shutdown.is_leaving() {
@@ -485,15 +489,6 @@ async fn answer_refused(
             reusable,
         },
         Err(_) => Outcome::Broken,
-    }
-}
-
-/// Whether the connection ends after a refusal, as it would at an apiserver.
-fn ends_connection(context: &RequestContext<'_>, refusal: Refusal) -> bool {
-    match context.caller {
-        Caller::Peer => false,
-        Caller::Anonymous => context.shared.local.user_details().ends_anonymous,
-        _ => refusal == Refusal::Unauthorized,
     }
 }
 

@@ -106,21 +106,17 @@ pub struct ServerStates {
 pub struct Limits {
     /// The budget for answers that clients do not read.
     pub unread: Arc<UnreadBudget>,
-    /// For requests that are sent to another server because the local apiserver does not know a custom resource.
-    pub not_found_retries: Semaphore,
-    /// For requests that are sent to a newer server because an older one does not understand them.
-    pub misunderstandings: Semaphore,
+    /// For requests that are sent to another server because the local apiserver does not know a custom resource, or to a
+    /// newer one because an older one does not understand them.
+    pub retries: Semaphore,
     /// For watches that ask other servers because one has answered 410.
     pub expired_watches: Arc<Semaphore>,
     /// For watches that go on at other servers because theirs has stopped.
     pub hand_overs: PermitsByServer,
 }
 
-/// At most so many requests at a time ask other servers whether they know a custom resource.
-const NOT_FOUND_RETRIES: usize = 64;
-
-/// At most so many requests at a time ask a newer server.
-const MISUNDERSTANDINGS: usize = 64;
+/// At most so many requests at a time ask other servers whether they know a custom resource, or a newer server.
+const RETRIES: usize = 64;
 
 /// At most so many watches at a time ask other servers after a 410.
 const EXPIRED_WATCHES: usize = 64;
@@ -148,8 +144,7 @@ impl Limits {
     pub fn new(unread: UnreadMetrics) -> Self {
         Self {
             unread: Arc::new(UnreadBudget::new(unread)),
-            not_found_retries: Semaphore::new(NOT_FOUND_RETRIES),
-            misunderstandings: Semaphore::new(MISUNDERSTANDINGS),
+            retries: Semaphore::new(RETRIES),
             expired_watches: Arc::new(Semaphore::new(EXPIRED_WATCHES)),
             hand_overs: PermitsByServer::default(),
         }
@@ -168,13 +163,9 @@ impl Shared {
     /// Whether requests go to the local apiserver first. One that has lost its etcd comes after peers that say that they
     /// are ready; the proxy that a request was rerouted by knows whether there are others.
     pub fn local_serves(&self, rerouted: bool) -> bool {
-        let lacks_etcd = || self.local.lacks_etcd() && !rerouted && self.has_ready_target();
+        let has_ready_target = || self.published.snapshot.load().has_ready_target();
+        let lacks_etcd = || self.local.lacks_etcd() && !rerouted && has_ready_target();
         self.local.serves() && !lacks_etcd()
-    }
-
-    /// Whether a peer's apiserver is ready.
-    pub fn has_ready_target(&self) -> bool {
-        self.published.snapshot.load().has_ready_target()
     }
 
     /// Whether the snapshot is too old to prove that no server serves a resource.

@@ -1,8 +1,25 @@
-//! Connections to servers. Each serving thread has its own pools; one pool is for servers with the same trust, and for
-//! requests of one kind.
+//! Connections to apiservers, and what is known of the servers behind them: which have failed, and from which
+//! nothing comes ([`health`]). The plan asks which servers to avoid; an exchange takes a session and gives it back.
+//!
+//! There are two kinds of connection, because kube-apiserver authenticates the connection before the token: with the
+//! proxy client certificate it accepts the named user and answers anonymous requests with 401. Without the certificate
+//! tokens and anonymous requests work as they do without a proxy. Each thread has its own pools. Long-running requests
+//! have their own connections: the unread data of a slow watcher must not use up the window of a shared connection.
+//!
+//! Since 1.29 kube-apiserver closes an HTTP/2 connection after each request that it does not authenticate. So callers
+//! without our certificate share connections to such a server only after an apiserver has accepted their token
+//! ([`Tokens`]). Until then they use the connections of their own client's connection ([`crate::relay::client`]),
+//! and cannot end other requests. Who has a certificate and is named as if unauthenticated gets a connection for each
+//! request.
+//!
+//! When certificate files change, new pools are made ([`crate::tls::credentials`]). Running requests end on the old ones;
+//! long-running requests end one after the other ([`crate::relay::watch`]).
 //!
 //! A request takes a stream of an open connection that has room. Otherwise it waits for one that is being opened, and
 //! only as many are opened as the waiting requests need. Over HTTP/1.1 each request has a connection for itself.
+
+pub mod health;
+mod stream;
 
 use std::future::poll_fn;
 use std::hash::{BuildHasher, RandomState};
@@ -23,8 +40,9 @@ use rustls::ClientConfig;
 use tokio::io::AsyncReadExt;
 use tokio::sync::watch;
 
-use super::health::{ReadBudget, Ticker};
-use super::stream::{Connection, LONG_RUNNING_WINDOW, STREAM_WINDOW, UpstreamSession};
+use self::health::ReadBudget;
+use self::stream::Connection;
+pub use self::stream::{BodyPrefix, LONG_RUNNING_WINDOW, STREAM_WINDOW, UpstreamSession};
 use crate::config::Config;
 use crate::net::{dial, lock, rare};
 use crate::request::token;
@@ -58,8 +76,6 @@ pub struct Upstreams {
     pools: [[[Arc<ConnectionPool>; 2]; 2]; 2],
     /// Reads that may leave a frozen server.
     pub read_budget: ReadBudget,
-    /// For requests that wait.
-    pub ticker: Arc<Ticker>,
 }
 
 impl Upstreams {
@@ -77,7 +93,6 @@ impl Upstreams {
             pools,
             credentials,
             read_budget: ReadBudget::default(),
-            ticker: Arc::default(),
         }
     }
 

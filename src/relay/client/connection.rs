@@ -18,7 +18,7 @@ use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 
 use super::unread::{UnreadBudget, Wait};
 use crate::net::lock;
-use crate::relay::upstream::{ConnectionPool, LONG_RUNNING_WINDOW, STREAM_WINDOW};
+use crate::relay::upstream::{ConnectionPool, LONG_RUNNING_WINDOW, STREAM_WINDOW, UpstreamSession};
 use crate::request::caller::ClientConnection;
 
 /// Callers on one connection whose identity is verified at the same time. More than one, because a first request may
@@ -206,11 +206,6 @@ impl Outflow {
         self.blocked.store(true, Ordering::Relaxed);
     }
 
-    /// Resolves when more data may be handed over.
-    pub(super) async fn room(&self) {
-        self.until(|| self.has_room()).await;
-    }
-
     /// Whether more data may be handed over.
     pub(super) fn has_room(&self) -> bool {
         let blocked = self.blocked.load(Ordering::Relaxed);
@@ -227,12 +222,8 @@ impl Outflow {
         !self.is_above(HELD) || self.has_ended()
     }
 
-    /// Resolves when [`Self::may_ask`] is true.
-    pub async fn turn_to_ask(&self) {
-        self.until(|| self.may_ask()).await;
-    }
-
-    async fn until(&self, enough: impl Fn() -> bool) {
+    /// Resolves when `enough`, which one of these says: [`Self::has_room`], [`Self::may_ask`].
+    pub async fn until(&self, enough: impl Fn() -> bool) {
         while !enough() {
             let mut changed = pin!(self.changed.notified());
             changed.as_mut().enable();
@@ -358,9 +349,11 @@ impl<'a> AnswerWriter<'a> {
         }
     }
 
-    /// Over HTTP/1.1 the server's connection has no window.
-    pub fn of_http1(mut self) -> Self {
-        self.unread_bytes = HTTP1_UNREAD;
+    /// Of an answer that comes from there: over HTTP/1.1 the server's connection has no window.
+    pub fn of(mut self, up: &UpstreamSession) -> Self {
+        if let UpstreamSession::H1(_) = up {
+            self.unread_bytes = HTTP1_UNREAD;
+        }
         self
     }
 
@@ -372,7 +365,7 @@ impl<'a> AnswerWriter<'a> {
         self.bytes += bytes;
         if !outflow.has_room() {
             self.write(pin!(async {
-                outflow.room().await;
+                outflow.until(|| outflow.has_room()).await;
                 Ok(())
             }))
             .await?;

@@ -134,7 +134,8 @@ impl ClientSession {
         }
     }
 
-    /// Reads a piece of the request's body, unless `idle` or the body was read. Then it waits until the client goes away.
+    /// Reads a piece of the request's body, unless `idle` or the body was read. Then it waits until the client goes away,
+    /// or sends the next request early, and is served by then. Boxed, because thousands of watches wait here.
     pub async fn read_body_or_idle(&mut self, idle: bool) -> pingora_core::Result<Option<Bytes>> {
         match self {
             Self::H1(session) => Box::pin(session.read_body_or_idle(idle)).await,
@@ -177,15 +178,6 @@ impl ClientSession {
     /// Resolves when the client of an HTTP/2 stream has reset it or closed its connection.
     pub async fn gone(&mut self) {
         poll_fn(|context| self.poll_gone(context)).await;
-    }
-
-    /// Resolves when the client has gone away. No request body is left to be read.
-    pub async fn left(&mut self) {
-        match self {
-            // It may send the next request early, and is served by then. Boxed, because thousands of watches wait here.
-            Self::H1(session) => drop(Box::pin(session.read_body_or_idle(true)).await),
-            Self::H2(stream) => poll_fn(|context| stream.poll_gone(context)).await,
-        }
     }
 
     pub fn poll_gone(&mut self, context: &mut Context<'_>) -> Poll<()> {

@@ -1,7 +1,7 @@
 //! What becomes of a 410 to a watch, and of the answer of another server that is asked because of it (KEP-1904). The first
 //! event of a watch is held back until it is known that it is no 410.
 
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -11,7 +11,7 @@ use pingora_http::ResponseHeader;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Instant, timeout_at};
 
-use crate::net::rare;
+use crate::net::{lock, rare};
 use crate::relay::outcome::{ExchangeFailure, Expired, ExpiredEvent};
 use crate::relay::upstream::UpstreamSession;
 use crate::relay::watch::Watch;
@@ -40,6 +40,7 @@ pub enum Expiry<'a> {
 }
 
 /// A watch that is to go on at another server.
+#[derive(Default)]
 pub struct ResumedWatch {
     /// The `Content-Type` of the header that the client has; empty before it has one.
     begun: OnceLock<Option<HeaderValue>>,
@@ -61,8 +62,7 @@ impl ResumedWatch {
         Self {
             begun,
             permit: Mutex::new(permit),
-            handed_over: None,
-            accepted: OnceLock::new(),
+            ..Self::default()
         }
     }
 
@@ -72,7 +72,7 @@ impl ResumedWatch {
             begun: OnceLock::from(None),
             permit: Mutex::new(Some(permit)),
             handed_over: Some(watch.clone()),
-            accepted: OnceLock::new(),
+            ..Self::default()
         }
     }
 
@@ -88,44 +88,52 @@ impl ResumedWatch {
 
     /// No server is asked any more. From now on the client decides how long it takes.
     pub fn end_asking(&self) {
-        let permit = self.permit.lock();
-        drop(permit.unwrap_or_else(PoisonError::into_inner).take());
+        drop(lock(&self.permit).take());
     }
 }
 
 impl Expiry<'_> {
-    /// Whether the client has a header of another server.
-    pub(super) fn is_begun(self) -> bool {
-        matches!(self, Expiry::Asked(watch) if watch.begun().is_some())
-    }
-
-    /// The watch that goes on with the answer.
-    pub(super) fn handed_over(&self) -> Option<&Arc<Watch>> {
+    /// The watch that this server is asked to go on with.
+    fn asked(&self) -> Option<&ResumedWatch> {
         match self {
-            Expiry::Asked(watch) => watch.handed_over.as_ref(),
+            Expiry::Asked(watch) => Some(watch),
             Expiry::Pass | Expiry::Ask => None,
         }
     }
 
+    pub(super) fn is_asked(&self) -> bool {
+        self.asked().is_some()
+    }
+
+    /// Whether the client has a header of another server.
+    pub(super) fn is_begun(&self) -> bool {
+        self.asked().is_some_and(|watch| watch.begun().is_some())
+    }
+
+    /// The watch that goes on with the answer.
+    pub(super) fn handed_over(&self) -> Option<&Arc<Watch>> {
+        self.asked()?.handed_over.as_ref()
+    }
+
     /// The client gets a header with this `Content-Type`.
-    pub(super) fn begins(self, response: &ResponseHeader) {
-        if let Expiry::Asked(watch) = self {
+    pub(super) fn begins(&self, response: &ResponseHeader) {
+        if let Some(watch) = self.asked() {
             let content_type = || response.headers.get(CONTENT_TYPE).cloned();
             watch.begun.get_or_init(content_type);
         }
     }
 
     /// Resolves when a server has had its time to answer.
-    pub(super) async fn answer_timeout(self) {
-        match self {
-            Expiry::Asked(_) => rare(|| tokio::time::sleep(ANSWER_TIMEOUT)).await,
-            Expiry::Pass | Expiry::Ask => std::future::pending().await,
+    pub(super) async fn answer_timeout(&self) {
+        match self.is_asked() {
+            true => rare(|| tokio::time::sleep(ANSWER_TIMEOUT)).await,
+            false => std::future::pending().await,
         }
     }
 
     /// Whether an answer can be passed.
-    pub(super) fn accepts(self, response: &ResponseHeader) -> bool {
-        let Expiry::Asked(watch) = self else {
+    pub(super) fn accepts(&self, response: &ResponseHeader) -> bool {
+        let Some(watch) = self.asked() else {
             return true;
         };
         // It goes on where the one before has ended.
@@ -134,7 +142,7 @@ impl Expiry<'_> {
         let is_alike = match &watch.handed_over {
             // An answer with a length is no stream of a watch.
             Some(watch) => {
-                format == watch.format() && !response.headers.contains_key(CONTENT_LENGTH)
+                format == Some(watch.format()) && !response.headers.contains_key(CONTENT_LENGTH)
             }
             None => watch
                 .begun()
@@ -150,10 +158,8 @@ impl Expiry<'_> {
     }
 
     /// Counts a watch that another server serves, as soon as that is known.
-    fn avoided(self, metrics: &WatchMetrics) {
-        if let Expiry::Asked(_) = self
-            && self.handed_over().is_none()
-        {
+    fn avoided(&self, metrics: &WatchMetrics) {
+        if self.is_asked() && self.handed_over().is_none() {
             metrics.expired(true);
         }
     }
@@ -221,7 +227,7 @@ pub(super) async fn next_piece(
 ) -> Result<Option<Bytes>, PieceError> {
     while let Some(beginning) = start {
         let begun = beginning.first.is_begun();
-        let is_asked = matches!(beginning.expiry, Expiry::Asked(_));
+        let is_asked = beginning.expiry.is_asked();
         // Boxed, because it is over after the first event.
         let read = Box::pin(timeout_at(beginning.deadline, up.read_body())).await;
         let look = match read {

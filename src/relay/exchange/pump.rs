@@ -214,7 +214,7 @@ impl<'s, 'w> Answer<'s, 'w> {
                 self.pending = Some((data, last));
                 false
             }),
-            None => self.write(down, data, last).await,
+            None => write(self.writer, down, data, last).await,
         };
         End::after(sent)
     }
@@ -228,7 +228,7 @@ impl<'s, 'w> Answer<'s, 'w> {
     ) -> Option<End> {
         loop {
             let sent = match self.final_bookmark.next(&mut data) {
-                Ok(Some(frames)) => self.write(down, frames, false).await,
+                Ok(Some(frames)) => write(self.writer, down, frames, false).await,
                 Ok(None) => break,
                 Err(NotContinued) => return Some(End::NotContinued),
             };
@@ -240,29 +240,6 @@ impl<'s, 'w> Answer<'s, 'w> {
         match last {
             true => self.end(down, std::future::ready(Ok(None))).await,
             false => None,
-        }
-    }
-
-    /// Writes a piece in parts: each part that the client reads counts as progress. Returns whether it was the last piece.
-    async fn write(
-        &mut self,
-        down: &mut ClientSession,
-        mut data: Bytes,
-        last: bool,
-    ) -> pingora_core::Result<bool> {
-        loop {
-            let length = match down.is_http2() {
-                true => data.len().min(PART),
-                false => data.len(),
-            };
-            let part = data.split_to(length);
-            let whole = data.is_empty();
-            self.writer.reserve(length).await?;
-            let writing = pin!(down.write_body(part, last && whole));
-            self.writer.write(writing).await?;
-            if whole {
-                return Ok(last);
-            }
         }
     }
 
@@ -352,6 +329,29 @@ impl<'s, 'w> Answer<'s, 'w> {
     }
 }
 
+/// Writes a piece in parts: each part that the client reads counts as progress. Returns whether it was the last piece.
+pub(super) async fn write(
+    writer: &mut AnswerWriter<'_>,
+    down: &mut ClientSession,
+    mut data: Bytes,
+    last: bool,
+) -> pingora_core::Result<bool> {
+    loop {
+        let length = match down.is_http2() {
+            true => data.len().min(PART),
+            false => data.len(),
+        };
+        let part = data.split_to(length);
+        let whole = data.is_empty();
+        writer.reserve(length).await?;
+        let writing = pin!(down.write_body(part, last && whole));
+        writer.write(writing).await?;
+        if whole {
+            return Ok(last);
+        }
+    }
+}
+
 pub(super) fn log_break(server: SocketAddr, error: &Error) {
     static LOG_RATE: LogRateLimit = LogRateLimit::new();
     if let Some(left_out) = LOG_RATE.admit() {
@@ -370,18 +370,20 @@ pub(super) async fn stream(
     final_bookmark: &FinalBookmark<'_>,
 ) -> Result<Delivered, ExchangeFailure> {
     let long = exchange.context.kind != RequestKind::Short;
-    // Only a long-running request waits for it, and a short one has no place for it.
+    // Only a long-running request waits for it, and a short one has no room for it.
     let mut termination = long.then(|| rare(|| termination(exchange, final_bookmark)));
-    let mut writer = writer(exchange, &up);
+    let mut writer = exchange.answer_writer(up.content_length()).of(&up);
     let mut answer = Answer::new(final_bookmark, exchange.route.address, &mut writer);
     answer.duplex = duplex(down, upload, final_bookmark);
     let end = loop {
         let full = answer.pending.is_some();
-        if start.is_none() && !full && !upload.is_expected() {
-            up = match rest(exchange, final_bookmark, up, code) {
-                Ok(rest) => return Ok(Delivered::Continues(rest)),
-                Err(up) => up,
-            };
+        // It needs nothing of its request any more.
+        if start.is_none()
+            && !full
+            && !upload.is_expected()
+            && let Some(watch) = final_bookmark.rest()
+        {
+            return Ok(WatchRest::of(exchange, watch, Some(up), code));
         }
         let (idle, followed) = upload.interest(down);
         let followed = followed && !(idle && answer.duplex.is_some());
@@ -391,9 +393,10 @@ pub(super) async fn stream(
                     upload.forget();
                 }
                 if let Err(PieceError::BrokeOff(error)) = &piece
-                    && let Some(rest) = left(exchange, final_bookmark, error, code)
+                    && let Some(watch) = final_bookmark.rest().filter(|it| it.can_be_left())
                 {
-                    return Ok(Delivered::Continues(rest));
+                    log_break(exchange.route.address, error);
+                    return Ok(WatchRest::of(exchange, watch, None, code));
                 }
                 answer.piece(down, &mut up, piece).await?
             }
@@ -418,14 +421,6 @@ pub(super) async fn stream(
     Ok(end.outcome(code, upload.is_read()).into())
 }
 
-fn writer<'a>(exchange: &'a Exchange<'_>, up: &UpstreamSession) -> AnswerWriter<'a> {
-    let writer = exchange.answer_writer(up.content_length());
-    match up {
-        UpstreamSession::H1(_) => writer.of_http1(),
-        UpstreamSession::H2(_) => writer,
-    }
-}
-
 /// Resolves when the proxy is to end a long-running request.
 pub(super) async fn termination(exchange: &Exchange<'_>, final_bookmark: &FinalBookmark<'_>) {
     let dependencies = exchange.dependencies();
@@ -444,32 +439,5 @@ fn duplex(
             stream.take_writer()
         }
         _ => None,
-    }
-}
-
-/// What is left of a watch whose server has stopped, if another one may go on with it.
-fn left(
-    exchange: &Exchange<'_>,
-    final_bookmark: &FinalBookmark<'_>,
-    error: &Error,
-    code: u16,
-) -> Option<Box<WatchRest>> {
-    let watch = final_bookmark.rest().filter(|watch| watch.can_be_left())?;
-    log_break(exchange.route.address, error);
-    Some(WatchRest::new(exchange, watch, None, code))
-}
-
-/// What is left of a watch that needs nothing of its request any more; else the session again.
-fn rest(
-    exchange: &Exchange<'_>,
-    final_bookmark: &FinalBookmark<'_>,
-    up: UpstreamSession,
-    code: u16,
-) -> Result<Box<WatchRest>, UpstreamSession> {
-    match (up, final_bookmark.rest()) {
-        (UpstreamSession::H2(up), Some(watch)) => {
-            Ok(WatchRest::new(exchange, watch, Some(up), code))
-        }
-        (up, _) => Err(up),
     }
 }

@@ -1,16 +1,21 @@
-//! Answers whose bodies are read before they are passed on: they may mean that another server is to be asked.
+//! Answers whose bodies are read before they are passed on: they may mean that another server is to be asked, or are
+//! discovery documents to which something is added.
 
 use std::sync::Arc;
 
 use bytes::Bytes;
+use http::{Method, StatusCode};
 use pingora_http::ResponseHeader;
 
-use super::expired::{Expiry, REST_TIMEOUT};
+use super::expired::REST_TIMEOUT;
 use super::pump::Exchange;
+use super::upload::Upload;
+use crate::log_throttle::LogRateLimit;
 use crate::relay::client::ClientSession;
+use crate::relay::documents::{DocumentMaker, Entity, Overlay, OverlayError, remove_headers};
 use crate::relay::inspect::not_found::{self, NotFound};
-use crate::relay::inspect::not_understood;
 use crate::relay::inspect::turned_away::{self, Reason};
+use crate::relay::inspect::{STATUS_LIMIT, STATUS_TIMEOUT, not_understood};
 use crate::relay::outcome::{ExchangeFailure, Expired, KeptAnswer};
 use crate::relay::plan;
 use crate::relay::upstream::{BodyPrefix, UpstreamSession};
@@ -31,12 +36,10 @@ pub(super) enum ReadKind {
     NotUnderstood,
 }
 
-/// An answer that is to be passed on.
+/// An answer that is to be passed on, with what was read of its body, or made.
 pub(super) struct Beginning {
-    pub(super) response: Box<ResponseHeader>,
-    /// What was read of its body, or made.
-    pub(super) body: Bytes,
-    /// That is all of it.
+    pub(super) answer: KeptAnswer,
+    /// That is all of its body.
     pub(super) whole: bool,
 }
 
@@ -54,15 +57,14 @@ pub(super) async fn read_first(
     let (limit, time) = match kind {
         ReadKind::Expired => (LIMIT, REST_TIMEOUT),
         ReadKind::TurnedAway => (turned_away::LIMIT, turned_away::READING),
-        ReadKind::NotFound => (not_found::LIMIT, not_found::TIMEOUT),
-        ReadKind::NotUnderstood => (not_understood::LIMIT, not_understood::TIMEOUT),
+        ReadKind::NotFound | ReadKind::NotUnderstood => (STATUS_LIMIT, STATUS_TIMEOUT),
     };
     let prefix = match (up.read_prefix(limit, time).await, kind) {
         (Ok(prefix), _) => prefix,
         // It broke off: nothing was passed on.
         (Err(_), ReadKind::TurnedAway | ReadKind::NotUnderstood) => return Ok(None),
         (Err(_), ReadKind::NotFound) => return Err(ExchangeFailure::DoubtfulNotFound(None)),
-        (Err(_), ReadKind::Expired) if matches!(exchange.expiry, Expiry::Asked(_)) => {
+        (Err(_), ReadKind::Expired) if exchange.expiry.is_asked() => {
             return Err(ExchangeFailure::NotContinued);
         }
         // A watch changes nothing.
@@ -80,27 +82,25 @@ pub(super) async fn read_first(
             (prefix.complete && says_so).then_some(ExchangeFailure::NotUnderstood as Failure)
         }
     };
-    let body = prefix.body.into();
-    if let Some(failure) = failure {
-        let is_404 = matches!(kind, ReadKind::NotFound);
-        if !is_404 || exchange.route.no_such_resource != NoSuchResource::IfProved {
-            return Err(failure(Arc::new(KeptAnswer { response, body })));
-        }
-        // It passes once it is proved that no server lists the resource.
-        let (context, absence) = (exchange.context, &exchange.context.shared.published.absence);
-        let known = tokio::select! {
-            known = absence.is_nobody_missing() => known,
+    let (body, whole) = (prefix.body.into(), prefix.complete);
+    let answer = KeptAnswer { response, body };
+    let Some(failure) = failure else {
+        return Ok(Some(Beginning { answer, whole }));
+    };
+    let may_be_proved = matches!(kind, ReadKind::NotFound)
+        && exchange.route.no_such_resource == NoSuchResource::IfProved;
+    // It passes once it is proved that no server lists the resource.
+    let is_proved = may_be_proved && {
+        let absence = &exchange.context.shared.published.absence;
+        tokio::select! {
+            known = absence.is_nobody_missing() => known && plan::is_nobodys(exchange.context),
             () = down.gone() => return Ok(None),
-        };
-        if !known || !plan::is_nobodys(context) {
-            return Err(failure(Arc::new(KeptAnswer { response, body })));
         }
+    };
+    match is_proved {
+        true => Ok(Some(Beginning { answer, whole })),
+        false => Err(failure(Arc::new(answer))),
     }
-    Ok(Some(Beginning {
-        response,
-        body,
-        whole: prefix.complete,
-    }))
 }
 
 fn after_410(
@@ -112,7 +112,7 @@ fn after_410(
             ExchangeFailure::Expired(Expired::Answer(answer))
         }));
     }
-    if matches!(exchange.expiry, Expiry::Asked(_)) {
+    if exchange.expiry.is_asked() {
         return Err(ExchangeFailure::NotContinued);
     }
     let metrics = &exchange.context.shared.metrics.watches;
@@ -162,4 +162,79 @@ fn after_404(
             _ => |answer| ExchangeFailure::DoubtfulNotFound(Some(answer)),
         })),
     }
+}
+
+/// What is passed on instead of the answer `response`, which [`Overlay::concerns`]. `None`: the client went away.
+pub(super) async fn merge(
+    exchange: &Exchange<'_>,
+    overlay: &Overlay,
+    down: &mut ClientSession,
+    up: &mut UpstreamSession,
+    mut response: Box<ResponseHeader>,
+    upload: &Upload,
+) -> Result<Option<Beginning>, ExchangeFailure> {
+    let shared = exchange.context.shared;
+    let head = exchange.context.method == Method::HEAD;
+    let body = if head && response.status == StatusCode::OK {
+        // HEAD has no document to merge, and headers about the apiserver's own document would be wrong.
+        remove_headers(&mut response);
+        Ok(Bytes::new())
+    } else {
+        let maker = DocumentMaker {
+            cache: &shared.merge_cache,
+            peer_discovery: &shared.peer_discovery,
+            health: &shared.servers.health,
+        };
+        let (idle, followed) = upload.interest(down);
+        let entity = tokio::select! {
+            biased;
+            entity = maker.entity(overlay, up, &response, head) => entity,
+            Err(_) = down.read_body_or_idle(true), if followed && idle => return Ok(None),
+        };
+        let entity = entity.map_err(|error| unmerged(exchange, error))?;
+        write(overlay, &mut response, &entity)
+    };
+    // What cannot be written is not passed on.
+    Ok(body.ok().map(|body| {
+        let body = if head { Bytes::new() } else { body };
+        let answer = KeptAnswer { response, body };
+        Beginning {
+            answer,
+            whole: true,
+        }
+    }))
+}
+
+fn unmerged(exchange: &Exchange<'_>, error: OverlayError) -> ExchangeFailure {
+    let error = match error {
+        // Nothing was passed on, and another server may have it.
+        OverlayError::BrokeOff(error) => {
+            let reused = false;
+            return ExchangeFailure::BrokeOff { error, reused };
+        }
+        OverlayError::Nobody => return ExchangeFailure::DoubtfulNotFound(None),
+        error => error,
+    };
+    let server = exchange.route.address;
+    static LOG_RATE: LogRateLimit = LogRateLimit::new();
+    if let Some(left_out) = LOG_RATE.admit() {
+        let error = &error as &dyn std::error::Error;
+        tracing::warn!(error, %server, left_out, "a discovery document cannot be served");
+    }
+    ExchangeFailure::Unmerged
+}
+
+/// Writes what is about the document into the header of an apiserver's answer. Returns its body.
+fn write(
+    overlay: &Overlay,
+    response: &mut ResponseHeader,
+    entity: &Entity,
+) -> pingora_core::Result<Bytes> {
+    if entity.is_known(&overlay.if_none_match) {
+        response.set_status(StatusCode::NOT_MODIFIED)?;
+        entity.write_not_modified(response)?;
+        return Ok(Bytes::new());
+    }
+    response.set_status(StatusCode::OK)?;
+    entity.write(response, overlay.gzip)
 }

@@ -1,5 +1,4 @@
-//! A request on its way to servers: the headers that are written for them (headers that only peers may send are removed,
-//! and the identity is written last), and its body. The beginning of the body is kept until an answer comes, so that it
+//! A request on its way to servers. Its header and the beginning of its body are kept until an answer comes, so that they
 //! can be sent to another server.
 
 use std::future::poll_fn;
@@ -7,22 +6,14 @@ use std::future::poll_fn;
 use bytes::Bytes;
 use h2::SendStream;
 use http::Request;
-use http::header::{EXPECT, HeaderMap, HeaderName, HeaderValue};
+use http::header::{HeaderName, HeaderValue};
 use http::request::Parts;
 use pingora_core::{ErrorType, OkOrErr};
 use tokio::sync::{Semaphore, SemaphorePermit};
 
 use crate::net::poll_send;
 use crate::relay::client::ClientSession;
-use crate::relay::plan::RequestContext;
-use crate::relay::shared::Shared;
-use crate::relay::upstream::{RequestKind, UpstreamSession};
-use crate::request::caller::Caller;
-use crate::request::headers::{
-    FORWARDED_FOR, IF_READY, PEER_PROXIED, REROUTED, set, stamp_address, strip_hop_by_hop,
-};
-use crate::request::surplus::keep_client_headers;
-use crate::routing::table::ServerKind;
+use crate::relay::upstream::UpstreamSession;
 
 /// Longest body that is kept to be sent again, in bytes. It is the window that kube-apiserver gives a new stream, 256 KiB,
 /// and the piece that is read after that: of a request that it has not processed, because its GOAWAY came first, no more
@@ -32,84 +23,6 @@ const REPLAY_LIMIT: usize = (256 + 64) << 10;
 const SMALL_BODY: usize = 64 << 10;
 /// Larger bodies that are kept at the same time. Others are not kept.
 static LARGE_BODIES: Semaphore = Semaphore::const_new(512);
-
-/// Writes the headers that are the same for every server. Returns whether the proxy client certificate is presented.
-pub fn for_any_server(
-    context: &RequestContext<'_>,
-    header: &mut Parts,
-) -> pingora_core::Result<bool> {
-    let (shared, caller) = (context.shared, &context.caller);
-    let headers = &mut header.headers;
-    if *caller != Caller::Peer {
-        let forged = shared.callers.privileged.strip(headers);
-        if forged > 0 {
-            shared.metrics.rejected_headers.inc_by(forged as u64);
-        }
-    }
-    if context.settings.if_ready.enabled {
-        headers.remove(IF_READY);
-    }
-    // Over HTTP/2 pingora drops the apiserver's own 100, and curl would wait a second for it: the proxy sends it.
-    headers.remove(EXPECT);
-    strip_hop_by_hop(
-        headers,
-        header.version,
-        context.kind == RequestKind::Upgrade,
-    )?;
-    // The identity comes last, so that `ClientConnection` cannot remove it.
-    if let Caller::User(user) = caller {
-        shared.callers.privileged.stamp(headers, user)?;
-    }
-    let certificate = shared.callers.user(caller, headers).is_some();
-    if *caller != Caller::Peer || !headers.contains_key(FORWARDED_FOR) {
-        stamp_address(headers, &context.downstream.client.address)?;
-    }
-    Ok(certificate)
-}
-
-/// Removes headers that the server may accept and the configuration does not name, and writes the marks that limit a
-/// request to one reroute.
-pub fn for_server_kind(
-    context: &RequestContext<'_>,
-    headers: &mut HeaderMap,
-    server_kind: ServerKind,
-) -> pingora_core::Result<()> {
-    if context.caller != Caller::Peer {
-        remove_surplus(context.shared, headers, &context.caller, server_kind);
-    }
-    match server_kind {
-        ServerKind::Proxied | ServerKind::Native | ServerKind::Bare => {
-            set(headers, REROUTED, HeaderValue::from_static("true"))?;
-            set(headers, PEER_PROXIED, HeaderValue::from_static("true"))
-        }
-        // The apiserver gets only its own mark. Without it a native apiserver would pass the request on again.
-        ServerKind::Local => match headers.remove(REROUTED) {
-            Some(_) => set(headers, PEER_PROXIED, HeaderValue::from_static("true")),
-            None => Ok(()),
-        },
-    }
-}
-
-/// As long as it is not known which headers the server accepts over a connection that presents the proxy client
-/// certificate, only those that clients need go over one.
-fn remove_surplus(
-    shared: &Shared,
-    headers: &mut HeaderMap,
-    caller: &Caller,
-    server_kind: ServerKind,
-) {
-    let surplus = shared.local.surplus_headers();
-    let certificate = matches!(caller, Caller::User(_)) || server_kind == ServerKind::Proxied;
-    // An apiserver publishes its names after it has started.
-    let starting = server_kind == ServerKind::Local && !shared.local.is_initialized();
-    if certificate && (starting || !surplus.is_known()) {
-        return keep_client_headers(headers, &shared.callers.privileged);
-    }
-    let forged = surplus.strip(headers, &shared.callers.privileged);
-    if forged > 0 {
-        shared.metrics.rejected_headers.inc_by(forged as u64);
-    }
-}
 
 /// A request on its way to servers.
 pub struct Upload {

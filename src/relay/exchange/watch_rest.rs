@@ -2,12 +2,10 @@
 //!
 //! A watch lasts for hours and is mostly silent, and a server has thousands. So what its request needed until then is
 //! given back: its header, its route, and the state in which another server could be asked. This holds what a quiet
-//! watch without a request body still needs. Other requests stay where they began (`super::pump`), and so does a watch of a
-//! server that speaks HTTP/1.1.
+//! watch without a request body still needs. Other requests stay where they began (`super::pump`).
 //!
 //! A watch whose server stops is left ([`RestEnd::Left`]): another server may go on with it.
 
-use std::future::poll_fn;
 use std::net::SocketAddr;
 use std::pin::pin;
 use std::sync::Arc;
@@ -19,10 +17,9 @@ use tokio::time::{Instant, sleep_until};
 use super::pump::{Answer, End, Exchange, log_break};
 use crate::metrics::Open;
 use crate::relay::client::{AnswerWriter, ClientSession, Downstream};
-use crate::relay::observe::AccessEntry;
 use crate::relay::outcome::Outcome;
 use crate::relay::shared::Shared;
-use crate::relay::upstream::UpstreamStream;
+use crate::relay::upstream::UpstreamSession;
 use crate::relay::watch::{AskedServers, Dependencies, FinalBookmark, Watch, until_terminated};
 use crate::request::headers::GOES_ON;
 use crate::retry::jittered;
@@ -52,7 +49,7 @@ impl From<Outcome> for Delivered {
 /// A watch whose answer has begun.
 pub struct WatchRest {
     /// `None`: its server has stopped.
-    up: Option<Box<UpstreamStream>>,
+    up: Option<UpstreamSession>,
     /// The HTTP status.
     pub code: u16,
     server: SocketAddr,
@@ -64,8 +61,6 @@ pub struct WatchRest {
     stays_until: Option<Instant>,
     /// Who was asked to go on with it.
     pub asked: AskedServers,
-    /// For the access log; set by the service.
-    pub request: Option<AccessEntry<'static>>,
     /// It was sent here for its version; set by the service.
     pub moved: bool,
 }
@@ -79,13 +74,13 @@ pub enum RestEnd {
 }
 
 impl WatchRest {
-    pub(super) fn new(
+    pub(super) fn of(
         exchange: &Exchange<'_>,
         watch: Arc<Watch>,
-        up: Option<Box<UpstreamStream>>,
+        up: Option<UpstreamSession>,
         code: u16,
-    ) -> Box<Self> {
-        Box::new(Self {
+    ) -> Delivered {
+        Delivered::Continues(Box::new(Self {
             up,
             code,
             server: exchange.route.address,
@@ -94,9 +89,8 @@ impl WatchRest {
             begun: Instant::now(),
             stays_until: None,
             asked: AskedServers::default(),
-            request: None,
             moved: false,
-        })
+        }))
     }
 
     /// Passes the rest on to its end, or until its server stops. One function, because thousands of these futures wait: each
@@ -113,22 +107,21 @@ impl WatchRest {
         let _open = Open::new(&shared.metrics.long_running);
         let _moved = self.moved.then(|| Open::new(&shared.metrics.moved[1]));
         let _long = downstream.outflow.long_running();
-        let final_bookmark = FinalBookmark::of_rest(shared, &self.watch);
+        let final_bookmark = FinalBookmark::of_watch(shared, Some(self.watch.clone()));
         let rest = (&*self.watch, self.dependencies.server_kind);
         let termination = until_terminated(&final_bookmark, &downstream.client, &self.dependencies);
         let mut termination = pin!(termination);
         let mut leaving = pin!(until_left(shared, rest, self.stays_until));
-        let length = up.length;
-        let mut writer =
-            AnswerWriter::new(&shared.limits.unread, &downstream.outflow, true, length);
+        let (unread, outflow) = (&shared.limits.unread, &downstream.outflow);
+        let mut writer = AnswerWriter::new(unread, outflow, true, up.content_length()).of(up);
         let mut answer = Answer::new(&final_bookmark, self.server, &mut writer);
         let left = loop {
             // Boxed, because thousands of watches only wait.
             let end = tokio::select! {
-                () = down.left() => Some(End::Broken),
+                _ = down.read_body_or_idle(true) => Some(End::Broken),
                 () = &mut termination => Box::pin(answer.end_early(down)).await,
                 () = &mut leaving => break LeaveReason::ShutsDown,
-                piece = poll_fn(|context| up.poll_body(context)) => match piece {
+                piece = up.read_body() => match piece {
                     Ok(Some(data)) => Box::pin(answer.pass(down, data, false)).await,
                     Ok(None) => match Box::pin(up.read_trailers()).await {
                         Ok(trailers) if is_left(shared, rest, trailers.as_ref()) => {
@@ -162,7 +155,7 @@ impl WatchRest {
 
     /// No server goes on with it: it ends as if its apiserver had ended it, with a last bookmark.
     pub async fn end(&self, shared: &Shared, down: &mut ClientSession) -> Outcome {
-        let final_bookmark = FinalBookmark::of_rest(shared, &self.watch);
+        let final_bookmark = FinalBookmark::of_watch(shared, Some(self.watch.clone()));
         let ended = final_bookmark.after_break(down).await;
         ended
             .map_or(End::Broken, |()| End::Early)

@@ -30,7 +30,7 @@ use crate::watches::metrics::{HandOverResult, LeaveReason};
 const LOOK: Duration = Duration::from_millis(500);
 /// Longest wait for the proof that a server keeps the resource in this etcd.
 const PROOF_TIMEOUT: Duration = Duration::from_secs(3);
-/// The same for a watch that is still served, and is not read meanwhile.
+/// Longest wait for a watch that is still served, and is not read meanwhile.
 const SERVED_TIMEOUT: Duration = Duration::from_secs(1);
 /// A server that has served a watch for a shorter time did not go on with it.
 const SETTLED: Duration = Duration::from_secs(10);
@@ -93,7 +93,7 @@ pub async fn hand_over(
                 return rest.stays();
             }
             Step::Wait => {
-                if handed_over.wait(session).await == Waited::ClientGone {
+                if !handed_over.wait(session).await {
                     break Some(Outcome::Broken.into());
                 }
             }
@@ -120,13 +120,6 @@ pub async fn hand_over(
     delivered
 }
 
-/// What a wait has ended with.
-#[derive(PartialEq, Eq)]
-enum Waited {
-    Changed,
-    ClientGone,
-}
-
 impl<'a> HandOver<'a> {
     /// `None`: it is not to be handed over.
     fn new(
@@ -139,8 +132,8 @@ impl<'a> HandOver<'a> {
         let watch = &rest.watch;
         // Its certificate may have expired, or no longer count.
         let is_same_caller = context.caller == rest.dependencies.caller;
-        let is_wanted = settings.hand_over && is_same_caller && watch.request().is_some();
-        let from = watch.served_by().filter(|_| is_wanted)?;
+        let is_wanted = settings.hand_over && is_same_caller && watch.request.is_some();
+        let from = is_wanted.then(|| watch.served_by())?;
         // It is not known who understands the request as that one did.
         from.version?;
         watch.resume_point(context.shared)?;
@@ -200,11 +193,9 @@ impl<'a> HandOver<'a> {
 
     fn route(&self, at: ResumePoint) -> Result<Route, bool> {
         let avoided = self.asked.avoided(at.revision, Instant::now());
-        let Some((resource, request)) = self.watch.resource().zip(self.watch.request()) else {
-            return Err(false);
-        };
+        let request = self.watch.request.as_ref().ok_or(false)?;
         let stopped = StoppedWatch {
-            resource: resource.borrow(),
+            resource: self.watch.resource.borrow(),
             since: at.revision,
             version: self.from.version,
             has_rare_parameters: request.has_rare_parameters,
@@ -212,8 +203,8 @@ impl<'a> HandOver<'a> {
         plan::hand_over(self.context, &stopped, &avoided)
     }
 
-    /// Waits until somebody may be able to go on.
-    async fn wait(&self, session: &mut ClientSession) -> Waited {
+    /// Waits until somebody may be able to go on; `false`: the client went away.
+    async fn wait(&self, session: &mut ClientSession) -> bool {
         let shared = self.context.shared;
         let mut changes = shared.local.changes();
         let log = self.watch.register(shared);
@@ -226,13 +217,13 @@ impl<'a> HandOver<'a> {
         };
         let look = Instant::now() + jittered(LOOK);
         tokio::select! {
-            () = session.left() => return Waited::ClientGone,
+            _ = session.read_body_or_idle(true) => return false,
             () = shared.shutdown.reaches(ShutdownPhase::Leaving) => {}
             _ = changes.changed() => {}
             () = progress => {}
             () = sleep_until(look.min(self.deadline)) => {}
         }
-        Waited::Changed
+        true
     }
 
     /// Asks a server for the rest. `None`: it does not go on.
@@ -243,15 +234,16 @@ impl<'a> HandOver<'a> {
     ) -> Option<Delivered> {
         let shared = self.context.shared;
         let prepared = tokio::select! {
-            () = session.left() => return Some(Outcome::Broken.into()),
+            _ = session.read_body_or_idle(true) => return Some(Outcome::Broken.into()),
             () = shared.shutdown.reaches(ShutdownPhase::Leaving) => return None,
             prepared = self.prepared(route.address) => prepared,
         };
         let Some((server, permit)) = prepared else {
-            self.failed(route.address, Again::Later);
+            self.asked
+                .failed(route.address, Again::Later, Instant::now());
             return None;
         };
-        let request = self.watch.request()?;
+        let request = self.watch.request.as_ref()?;
         let Some(header) = request.after(at.revision, Instant::now().into_std()) else {
             // The time that the client wanted is over.
             self.deadline = Instant::now();
@@ -279,7 +271,7 @@ impl<'a> HandOver<'a> {
                     ExchangeFailure::NotContinued => Again::AFewTimes,
                     _ => Again::Later,
                 };
-                self.failed(route.address, again);
+                self.asked.failed(route.address, again, Instant::now());
                 None
             }
         }
@@ -318,10 +310,5 @@ impl<'a> HandOver<'a> {
         });
         let running = Box::pin(exchange::run(&exchange, session, header, &mut upload, None));
         running.await
-    }
-
-    /// `server` does not go on with it.
-    fn failed(&mut self, server: SocketAddr, again: Again) {
-        self.asked.failed(server, again, Instant::now());
     }
 }

@@ -34,10 +34,8 @@ use crate::relay::shared::Shared;
 use crate::routing::decide::Row;
 use crate::routing::table::ServerKind;
 
-/// How long a request waits until it may ask other servers whether they know a custom resource.
-const NOT_FOUND_RETRY_TIMEOUT: Duration = Duration::from_secs(1);
-/// How long a request waits until it may ask a newer server.
-const MISUNDERSTANDING_TIMEOUT: Duration = Duration::from_secs(1);
+/// How long a request waits until it may ask other servers because of what one says of the resource or the request.
+const RETRY_TIMEOUT: Duration = Duration::from_secs(1);
 /// How long a watch waits until it may ask other servers.
 const EXPIRED_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -131,7 +129,7 @@ impl<'a> Tries<'a> {
         let next = match &self.expired {
             Some(_) if self.exclusive => Box::new(route.clone()),
             Some(watch) if watch.may_ask => {
-                let next = plan::after_expiry(context, &self.tried);
+                let next = plan::elsewhere(context, &self.tried, None);
                 let mut next = next.ok_or(Refusal::Unreachable)?;
                 next.ready = route.ready;
                 Box::new(next)
@@ -217,12 +215,10 @@ impl<'a> Tries<'a> {
         }
         // Else the client decides how long the rest of its body takes.
         if upload.is_read() {
-            let acquiring = context.shared.limits.misunderstandings.acquire();
-            let permit = timeout(MISUNDERSTANDING_TIMEOUT, acquiring).await;
-            self.permit = Some(Box::new(permit.ok().and_then(Result::ok).ok_or(last)?));
+            self.permit = Some(retry_permit(context.shared).await.ok_or(last)?);
         }
         let at = self.not_understood.as_ref().map_or(route, |kept| &kept.0);
-        let next = plan::after_misunderstanding(context, at, &self.tried);
+        let next = plan::elsewhere(context, &self.tried, Some(at));
         let mut next = next.ok_or(last)?;
         next.ready = route.ready;
         Ok(Box::new(next))
@@ -241,10 +237,8 @@ impl<'a> Tries<'a> {
         // The client decides how long the rest of its body takes.
         let mut permit = None;
         if may_be_known_elsewhere && upload.is_read() {
-            let acquiring = shared.limits.not_found_retries.acquire();
-            let acquired = timeout(NOT_FOUND_RETRY_TIMEOUT, acquiring).await;
-            let acquired = acquired.map_err(|_| Refusal::DoubtfulNotFound)?;
-            permit = acquired.ok().map(Box::new);
+            let acquired = retry_permit(shared).await;
+            permit = Some(acquired.ok_or(Refusal::DoubtfulNotFound)?);
         }
         let last = match refusal(context, failure) {
             Refusal::FailedMaybeExecuted => return Err(Refusal::FailedMaybeExecuted),
@@ -298,10 +292,17 @@ impl<'a> Tries<'a> {
         {
             return Some((kept.0, Kept::Answer(kept.1)));
         }
+        let snapshot = context.shared.published.snapshot.load();
+        let (local, rerouted) = (local_server(context.shared), context.rerouted);
         let kept = match refusal {
             // A peer's proxy tries other servers itself.
             Refusal::Terminating => self.turned_away.take().filter(|_| !context.rerouted),
-            Refusal::DoubtfulNotFound if all_deny(context, &self.denying) => self.denial.take(),
+            // No server is left that could have the resource.
+            Refusal::DoubtfulNotFound
+                if denials::are_all(&snapshot, local, &context.info, rerouted, &self.denying) =>
+            {
+                self.denial.take()
+            }
             _ if self.exhausted && !self.contradicted => self.no_such_resource.take(),
             _ => None,
         };
@@ -339,6 +340,12 @@ impl ExpiredWatch {
     }
 }
 
+/// Waits until the request may ask other servers.
+async fn retry_permit(shared: &Shared) -> Option<Box<SemaphorePermit<'_>>> {
+    let permit = timeout(RETRY_TIMEOUT, shared.limits.retries.acquire()).await;
+    Some(Box::new(permit.ok()?.ok()?))
+}
+
 /// The refusal after `failure` if no other server can be tried.
 fn refusal(context: &RequestContext<'_>, failure: &ExchangeFailure) -> Refusal {
     match failure {
@@ -357,18 +364,11 @@ fn refusal(context: &RequestContext<'_>, failure: &ExchangeFailure) -> Refusal {
 
 /// Whether the "no such resource" that `route` has led to counts.
 fn denial_counts(context: &RequestContext<'_>, route: &Route, answer: &KeptAnswer) -> bool {
-    let shared = context.shared;
-    let snapshot = shared.published.snapshot.load();
-    let (local, server) = (local_server(shared), (route.server_kind, route.address));
+    let (shared, info) = (context.shared, &context.info);
+    let (snapshot, local) = (shared.published.snapshot.load(), local_server(shared));
+    let server = (route.server_kind, route.address);
     let denials = &shared.servers.denials;
-    denials.counts(&snapshot, local, &context.info, server, &answer.response)
-}
-
-/// Whether no server is left that could have the resource that `denying` do not have.
-fn all_deny(context: &RequestContext<'_>, denying: &[SocketAddr]) -> bool {
-    let snapshot = context.shared.published.snapshot.load();
-    let (local, rerouted) = (local_server(context.shared), context.rerouted);
-    denials::are_all(&snapshot, local, &context.info, rerouted, denying)
+    denials.counts(&snapshot, local, info, server, &answer.response)
 }
 
 fn local_server(shared: &Shared) -> LocalServer {

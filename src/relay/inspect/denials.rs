@@ -8,17 +8,17 @@
 //! The client gets the answer when all initialized servers that list the resource deny it like this.
 
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use hashbrown::HashMap;
 use pingora_http::ResponseHeader;
 
 use crate::kube::gvr::Gvr;
+use crate::net::lock;
 use crate::request::headers::{NOT_EXECUTED, OF_RESOURCE};
 use crate::request::info::{PathForm, RequestInfo, Target};
-use crate::routing::table::ServerKind;
-use crate::routing::table::{DiscoveryReads, Snapshot};
+use crate::routing::table::{DiscoveryReads, ServerKind, Snapshot};
 
 /// Most denials that are remembered: more than there are resources times forms. Then all are forgotten.
 const MOST: usize = 4096;
@@ -79,7 +79,7 @@ impl Denials {
 
     /// A denial at `now`. `reads`: of the server's discovery, which lists the resource. Returns whether the denial counts.
     fn add(&self, denial: Denial, epoch: u64, reads: Option<DiscoveryReads>, now: Instant) -> bool {
-        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = lock(&self.0);
         if known.epoch != epoch || known.since.len() >= MOST {
             known.since.clear();
             known.epoch = epoch;

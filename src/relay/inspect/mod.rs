@@ -9,6 +9,8 @@ pub mod not_found;
 pub mod not_understood;
 pub mod turned_away;
 
+use std::time::Duration;
+
 use http::{Method, StatusCode};
 use pingora_http::ResponseHeader;
 
@@ -16,6 +18,11 @@ use crate::request::headers::{NOT_EXECUTED, OF_RESOURCE};
 use crate::request::info::RequestInfo;
 use crate::routing::decide::NoSuchResource;
 use crate::routing::table::ServerKind;
+
+/// Longest body that is read for what a `Status` in it says. kube-apiserver's own are below 1 KiB.
+pub const STATUS_LIMIT: usize = 16 << 10;
+/// Time for it.
+pub const STATUS_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Who was asked for what, and for whom.
 pub struct Asking<'a> {

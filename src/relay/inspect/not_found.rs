@@ -6,7 +6,6 @@
 
 use std::borrow::Cow;
 use std::io::Read;
-use std::time::Duration;
 
 use flate2::read::GzDecoder;
 use http::header::{CONTENT_ENCODING, CONTENT_TYPE, HeaderValue};
@@ -16,12 +15,8 @@ use k8s_pb::apimachinery::pkg::runtime::Unknown;
 use prost::Message;
 use serde::Deserialize;
 
+use super::STATUS_LIMIT;
 use crate::kube::envelope;
-
-/// Longest body that is read. kube-apiserver's own are below 1 KiB.
-pub const LIMIT: usize = 16 << 10;
-/// Time for the body.
-pub const TIMEOUT: Duration = Duration::from_secs(5);
 
 const TEXT: &[u8] = b"404 page not found";
 const MESSAGE: &str = "the server could not find the requested resource";
@@ -44,12 +39,12 @@ pub enum NotFound {
 /// What a 404 is about, by the beginning of its body. `complete`: that is the whole body.
 pub fn conclude(method: &Method, headers: &HeaderMap, body: &[u8], complete: bool) -> NotFound {
     if !complete {
-        return match body.len() <= LIMIT {
+        return match body.len() <= STATUS_LIMIT {
             true => NotFound::Unread,
             false => NotFound::Object,
         };
     }
-    // HEAD has no body to judge by. A missing object is rare, and a false 404 must not pass.
+    // HEAD has no body that tells. A missing object is rare, and a false 404 must not pass.
     let unknown = *method == Method::HEAD && body.is_empty();
     let writes = !matches!(*method, Method::GET | Method::HEAD | Method::OPTIONS);
     match unknown || is_no_such_resource(headers, body, writes) {
@@ -147,7 +142,7 @@ fn decoded<'a>(headers: &HeaderMap, body: &'a [u8]) -> Option<Cow<'a, [u8]>> {
         b"" | b"identity" => Some(Cow::Borrowed(body)),
         b"gzip" | b"x-gzip" => {
             let mut plain = Vec::new();
-            let limit = u64::try_from(LIMIT).ok()?;
+            let limit = u64::try_from(STATUS_LIMIT).ok()?;
             let decoder = GzDecoder::new(body);
             decoder.take(limit).read_to_end(&mut plain).ok()?;
             Some(Cow::Owned(plain))

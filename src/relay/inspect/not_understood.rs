@@ -12,8 +12,6 @@
 //! Neither was executed. While versions differ, a newer server is asked before such an answer passes. A peer's proxy passes
 //! it to the proxy that asked. Pure.
 
-use std::time::Duration;
-
 use http::StatusCode;
 use pingora_http::ResponseHeader;
 
@@ -22,11 +20,6 @@ use super::not_found::contains;
 use super::turned_away::is_apiservers_own;
 use crate::request::info::Verb;
 use crate::routing::table::Snapshot;
-
-/// Longer bodies are passed on.
-pub const LIMIT: usize = 16 << 10;
-/// Time for the body.
-pub const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// In the message of a `Status`, in any format.
 const INVALID: [&str; 5] = [

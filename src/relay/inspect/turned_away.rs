@@ -28,8 +28,7 @@ use super::not_found::contains;
 use crate::kube::gvr::GvrRef;
 use crate::request::info::Verb;
 use crate::routing::decide::NoSuchResource;
-use crate::routing::table::ServerKind;
-use crate::routing::table::Snapshot;
+use crate::routing::table::{ServerKind, Snapshot};
 
 /// kube-apiserver's text, without the full stop that it has since 1.23.
 const WORDS: &[u8] = b"The apiserver is shutting down, please try again later";

@@ -1,6 +1,6 @@
 //! Which servers a request prefers by their versions: by its header, by the policy, by what it is or contains.
 //!
-//! While all servers are of one version this is one comparison. Nothing of it authorizes anybody, and it refuses nothing:
+//! Asked only while servers are of different versions. Nothing of it authorizes anybody, and it refuses nothing:
 //! it only orders the servers that list a resource.
 
 use std::cmp::Reverse;
@@ -10,53 +10,31 @@ use http::header::{HeaderMap, USER_AGENT};
 use prometheus::IntGauge;
 
 use crate::config::DefaultVersion;
-use crate::config::settings::Settings;
-use crate::kube::version::{KubernetesVersion, MalformedVersion};
 use crate::relay::plan::{RequestContext, Route};
 use crate::relay::upstream::RequestKind;
 use crate::relay::upstream::health::Health;
-use crate::request::headers::version_asked;
 use crate::request::since::{client_version, parameters_since};
 use crate::routing::decide::{Peers, Row};
 use crate::routing::table::{Server, ServerKind, Snapshot};
-use crate::routing::versions::Wanted;
+use crate::routing::versions::{VersionWindow, Wanted};
 
 /// At most so many reads at a time are sent to others than the local server for their version, without long-running ones. A
 /// kube-apiserver has 400 seats for reads by default.
 const READS: i64 = 100;
-/// The same for watches and other long-running reads.
+/// At most so many watches and other long-running reads.
 const LONG_READS: i64 = 1000;
 
-/// What a request prefers.
-pub fn wanted(
+/// While versions differ, in `window`: what a request prefers that names no version.
+pub fn unasked(
     context: &RequestContext<'_>,
     headers: &HeaderMap,
-    snapshot: &Snapshot,
-) -> Result<Option<Wanted>, MalformedVersion> {
-    let settings = &context.settings;
-    if !settings.version_awareness {
-        return Ok(None);
-    }
-    let header = &context.shared.config.version_awareness.header;
-    Ok(match (version_asked(headers, header)?, snapshot.window) {
-        (Some(version), _) => Some(Wanted::Version(version)),
-        (None, None) => None,
-        (None, Some(window)) => {
-            let needed = parameters_since(&context.info, context.query);
-            // What no server understands cannot be had, and what all understand needs none.
-            let needed = needed.filter(|it| window.oldest < *it && *it <= window.newest);
-            unasked(settings, headers, needed, snapshot)
-        }
-    })
-}
-
-/// While versions differ: what a request prefers that names no version. `needed`: only these versions understand it.
-fn unasked(
-    settings: &Settings,
-    headers: &HeaderMap,
-    needed: Option<KubernetesVersion>,
+    window: VersionWindow,
     snapshot: &Snapshot,
 ) -> Option<Wanted> {
+    let settings = &context.settings;
+    let needed = parameters_since(&context.info, context.query);
+    // What no server understands cannot be had, and what all understand needs none.
+    let needed = needed.filter(|it| window.oldest < *it && *it <= window.newest);
     let needs = |version| Wanted::NotOlder {
         version,
         must: true,
@@ -69,9 +47,8 @@ fn unasked(
             let user_agent = headers.get(USER_AGENT).filter(|_| settings.user_agents);
             let client = user_agent.and_then(|it| client_version(it.as_bytes()));
             // Nobody is moved to an older server, and who is newer than all stays, too.
-            let newest = snapshot.window.map(|window| window.newest);
             let client =
-                client.filter(|it| Some(*it) > snapshot.local_version && Some(*it) <= newest);
+                client.filter(|it| Some(*it) > snapshot.local_version && *it <= window.newest);
             match client.filter(|client| Some(*client) > needed) {
                 Some(version) => Some(Wanted::NotOlder {
                     version,
@@ -91,14 +68,12 @@ pub fn is_crowded(context: &RequestContext<'_>) -> bool {
         RequestKind::Short => moved[0].get() >= READS && context.is_safe(),
         RequestKind::Upgrade => false,
     };
-    let wanted = context.wanted.ok().flatten();
-    wanted.is_some_and(Wanted::is_bounded) && is_read()
+    context.bounded().is_some() && is_read()
 }
 
 /// Where a request is counted that is sent to another server for its version.
 pub fn counted_as<'a>(context: &RequestContext<'a>, route: &Route) -> Option<&'a IntGauge> {
-    let wanted = context.wanted.ok().flatten();
-    let is_moved = wanted.is_some_and(Wanted::is_bounded)
+    let is_moved = context.bounded().is_some()
         && route.row == Row::Peers
         && route.server_kind != ServerKind::Local
         && (context.is_safe() || context.kind == RequestKind::Long);
@@ -107,8 +82,7 @@ pub fn counted_as<'a>(context: &RequestContext<'a>, route: &Route) -> Option<&'a
 
 /// Counts a request that stays at the local server although it prefers others.
 pub fn count_left(context: &RequestContext<'_>, snapshot: &Snapshot, route: &Route) {
-    let wanted = context.wanted.ok().flatten().filter(|it| it.is_bounded());
-    let Some((wanted, gvr)) = wanted.zip(context.info.gvr()) else {
+    let Some((wanted, gvr)) = context.bounded().zip(context.info.gvr()) else {
         return;
     };
     let holders = snapshot.holders(gvr).map(|(_, holders)| holders);

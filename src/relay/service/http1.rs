@@ -274,10 +274,11 @@ pub(super) async fn linger(session: &mut ClientSession) {
     if session.is_http2() && (session.finish_body().await.is_err() || session.is_body_done()) {
         return;
     }
-    let mut limit = LingerLimit::new();
-    while limit
-        .goes_on(async { Some(session.read_body().await.ok()??.len()) })
-        .await
+    let (until, mut left) = (Instant::now() + LINGER, LINGER_BYTES);
+    while goes_on(until, &mut left, async {
+        Some(session.read_body().await.ok()??.len())
+    })
+    .await
     {}
 }
 
@@ -288,39 +289,28 @@ async fn linger_unread(mut stream: Stream) {
         return;
     }
     let mut discarded = vec![0; FIRST_BYTES];
-    let mut limit = LingerLimit::new();
-    while limit
-        .goes_on(async {
-            let read = stream.read(&mut discarded).await.ok();
-            read.filter(|count| *count > 0)
-        })
-        .await
+    let (until, mut left) = (Instant::now() + LINGER, LINGER_BYTES);
+    while goes_on(until, &mut left, async {
+        let read = stream.read(&mut discarded).await.ok();
+        read.filter(|count| *count > 0)
+    })
+    .await
     {}
 }
 
-/// How much longer a client is read.
-struct LingerLimit {
+/// Whether to go on reading, at most so many bytes: not after the end, nor after a pause. `read`: how many bytes came;
+/// `None` at the end.
+async fn goes_on(
     until: Instant,
-    left: usize,
-}
-
-impl LingerLimit {
-    fn new() -> Self {
-        Self {
-            until: Instant::now() + LINGER,
-            left: LINGER_BYTES,
-        }
-    }
-
-    /// Whether to go on reading: not after the end, nor after a pause. `read`: how many bytes came; `None` at the end.
-    async fn goes_on(&mut self, read: impl Future<Output = Option<usize>>) -> bool {
-        let wait = self.until.min(Instant::now() + LINGER_QUIET);
-        let Ok(Some(count)) = timeout_at(wait, read).await else {
-            return false;
-        };
-        self.left = self.left.saturating_sub(count);
-        self.left > 0
-    }
+    left: &mut usize,
+    read: impl Future<Output = Option<usize>>,
+) -> bool {
+    let wait = until.min(Instant::now() + LINGER_QUIET);
+    let Ok(Some(count)) = timeout_at(wait, read).await else {
+        return false;
+    };
+    *left = left.saturating_sub(count);
+    *left > 0
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@
 //!
 //! A peer that failed is tried last until it answers again.
 //!
-//! A request that has waited for `TICKS` has its server asked. One from which nothing comes is suspected to be frozen. New
+//! A request that has waited for `PATIENCE` has its server asked. One from which nothing comes is suspected to be frozen. New
 //! requests go to other servers then, if others can serve them, and reads that wait for it are given up and sent to
 //! another server, once each. Watches, writes and upgraded connections stay: a wrong suspicion does no harm.
 
@@ -16,7 +16,6 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use hashbrown::HashMap;
 use tokio::sync::Notify;
-use tokio::task::yield_now;
 use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::retry::Backoff;
@@ -143,10 +142,10 @@ impl Health {
     }
 }
 
-/// How often requests that wait look at their server.
-const TICK: Duration = Duration::from_millis(200);
-/// A request that has waited for so many ticks has its server asked.
-const TICKS: usize = 4;
+/// A request that has waited for so long has its server asked.
+const PATIENCE: Duration = Duration::from_millis(800);
+/// How often it looks from then on whether the server is suspected.
+const LOOK: Duration = Duration::from_millis(200);
 /// Servers that are suspected to be frozen, or asked whether they are.
 #[derive(Debug, Default)]
 pub struct FrozenServers {
@@ -194,23 +193,16 @@ impl FrozenServers {
 
     /// For a request that waits for the server from now on: resolves when it is suspected and `elsewhere` says that
     /// another server can be asked.
-    pub async fn is_to_be_left(
-        &self,
-        address: SocketAddr,
-        ticker: &Arc<Ticker>,
-        elsewhere: impl Fn() -> bool,
-    ) {
-        let mut pause = TICKS;
+    pub async fn is_to_be_left(&self, address: SocketAddr, elsewhere: impl Fn() -> bool) {
+        let mut pause = PATIENCE;
         loop {
-            for _ in 0..pause {
-                ticker.tick().await;
-            }
+            sleep(pause).await;
             pause = match self.is_suspected(address) {
                 true if elsewhere() => return,
-                true => TICKS,
+                true => PATIENCE,
                 false => {
                     self.ask(address);
-                    1
+                    LOOK
                 }
             };
         }
@@ -245,38 +237,6 @@ impl FrozenServers {
         change(&self.asked, |asked| {
             asked.remove(&address);
         });
-    }
-}
-
-/// The timer of all requests of a thread that wait: none needs one of its own.
-#[derive(Debug, Default)]
-pub struct Ticker {
-    next: Notify,
-    runs: AtomicBool,
-    /// Somebody has waited since the last tick.
-    used: AtomicBool,
-}
-
-impl Ticker {
-    /// Resolves at the next tick.
-    async fn tick(self: &Arc<Self>) {
-        self.used.store(true, Ordering::Relaxed);
-        if !self.runs.load(Ordering::Relaxed) {
-            self.runs.store(true, Ordering::Relaxed);
-            tokio::spawn(self.clone().run());
-        }
-        self.next.notified().await;
-    }
-
-    /// Ticks until nobody waits.
-    async fn run(self: Arc<Self>) {
-        while self.used.swap(false, Ordering::Relaxed) {
-            sleep(TICK).await;
-            self.next.notify_waiters();
-            // Those that go on waiting say so first.
-            yield_now().await;
-        }
-        self.runs.store(false, Ordering::Relaxed);
     }
 }
 
@@ -380,11 +340,10 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_request_that_waits_has_its_server_asked_once_at_a_time() {
         let frozen = FrozenServers::default();
-        let ticker = Arc::default();
         let waiting = async {
             tokio::join!(
-                frozen.is_to_be_left(peer(1), &ticker, || true),
-                frozen.is_to_be_left(peer(1), &ticker, || true),
+                frozen.is_to_be_left(peer(1), || true),
+                frozen.is_to_be_left(peer(1), || true),
             )
         };
         let begun = Instant::now();
@@ -408,8 +367,7 @@ mod tests {
     async fn a_request_stays_where_it_is_while_nobody_else_can_serve_it() {
         let frozen = FrozenServers::default();
         let elsewhere = AtomicBool::new(false);
-        let ticker = Arc::default();
-        let waiting = frozen.is_to_be_left(peer(1), &ticker, || elsewhere.load(Ordering::Relaxed));
+        let waiting = frozen.is_to_be_left(peer(1), || elsewhere.load(Ordering::Relaxed));
         let suspecting = async {
             let asked = frozen.to_ask().await.remove(0);
             asked.suspected.store(true, Ordering::Relaxed);

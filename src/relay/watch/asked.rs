@@ -1,5 +1,6 @@
 //! Servers that did not go on with a watch, and when each may be asked again. Pure.
 
+use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -16,11 +17,10 @@ const AGAIN: Backoff = Backoff {
 
 /// Servers that were asked in vain.
 #[derive(Debug, Default)]
-pub struct AskedServers(Vec<Asked>);
+pub struct AskedServers(HashMap<SocketAddr, Asked>);
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Asked {
-    server: SocketAddr,
     failures: u32,
     /// When it may be asked again.
     again: Option<Instant>,
@@ -40,17 +40,7 @@ pub enum Again {
 impl AskedServers {
     /// `server` did not go on with it.
     pub fn failed(&mut self, server: SocketAddr, again: Again, now: Instant) {
-        let index = self.0.iter().position(|asked| asked.server == server);
-        let index = index.unwrap_or_else(|| {
-            self.0.push(Asked {
-                server,
-                failures: 0,
-                again: None,
-                expired: None,
-            });
-            self.0.len() - 1
-        });
-        let asked = &mut self.0[index];
+        let asked = self.0.entry(server).or_default();
         asked.failures += 1;
         let few = asked.failures < ATTEMPTS;
         let later = now + AGAIN.random_pause(asked.failures);
@@ -66,15 +56,15 @@ impl AskedServers {
 
     /// Those that are not asked now for what comes after `revision`.
     pub fn avoided(&self, revision: i64, now: Instant) -> Vec<SocketAddr> {
-        let avoided = self.0.iter().filter(|asked| {
+        let avoided = self.0.iter().filter(|(_, asked)| {
             Some(revision) <= asked.expired || asked.again.is_none_or(|again| now < again)
         });
-        avoided.map(|asked| asked.server).collect()
+        avoided.map(|(server, _)| *server).collect()
     }
 
     /// Whether one of them may be asked again later.
     pub fn is_pending(&self, now: Instant) -> bool {
-        self.0.iter().any(|asked| asked.again > Some(now))
+        self.0.values().any(|asked| asked.again > Some(now))
     }
 }
 

@@ -26,6 +26,7 @@ use crate::relay::upstream::RequestKind;
 use crate::request::headers::GOES_ON;
 use crate::request::info::{Target, Verb};
 use crate::watches::follower::NotContinued;
+use crate::watches::frames::FrameFormat;
 
 /// Longest wait for etcd: a little longer than kubeadm's etcd takes to report its progress.
 const ETCD_TIMEOUT: Duration = Duration::from_secs(6);
@@ -39,16 +40,11 @@ const DEADLINES: [f64; 2] = [0.93, 0.97];
 /// ([`crate::relay::shutdown::Shutdown::ending`]).
 const LATE_DEADLINES: [f64; 2] = [0.5, 0.8];
 
-/// How long events that a client has missed may take, and the time between two looks whether there is a bookmark.
-const HEAD_START: Duration = Duration::from_secs(1);
-
 /// Writes the final bookmark of a watch. Passes anything else as it is.
 pub struct FinalBookmark<'a> {
     pub(super) shared: &'a Shared,
     /// The request began during the drain: it ends last.
     late: bool,
-    /// Only this server may have the history that the watch began with: it ends as soon as its client can go on elsewhere.
-    pressing: bool,
     _open: Option<Open<'a>>,
     watch: Option<Arc<Watch>>,
 }
@@ -64,47 +60,38 @@ impl<'a> FinalBookmark<'a> {
         continued: Option<&Arc<Watch>>,
     ) -> Self {
         let shared = context.shared;
-        let none = Self {
-            shared,
-            late,
-            pressing: false,
-            _open: None,
-            watch: None,
-        };
         // An error is no stream of a watch, nor is an answer that says its length: it must not end before that, and nothing
         // can be added to it.
-        let is_stream =
-            response.status == StatusCode::OK && !response.headers.contains_key(CONTENT_LENGTH);
-        let (Verb::Watch, Target::Resource(resource), true, RequestKind::Long) = (
-            context.info.verb,
-            &context.info.target,
-            is_stream,
-            context.kind,
-        ) else {
-            return none;
+        let is_stream = context.kind == RequestKind::Long
+            && response.status == StatusCode::OK
+            && !response.headers.contains_key(CONTENT_LENGTH);
+        let format = match is_stream {
+            true => FrameFormat::of_answer(&response.headers),
+            false => None,
         };
-        let settings = &context.settings.watch;
-        let wanted = [settings.bookmark_on_shutdown, settings.hand_over];
-        let watch = match continued {
-            Some(watch) => watch.clone(),
-            None => Arc::new(Watch::new(context, resource, server, response, wanted)),
+        let watch = match (context.info.verb, &context.info.target, format) {
+            (Verb::Watch, Target::Resource(resource), Some(format)) => {
+                let settings = &context.settings.watch;
+                let wanted = [settings.bookmark_on_shutdown, settings.hand_over];
+                let new = || Arc::new(Watch::new(context, resource, server, format, wanted));
+                Some(continued.cloned().unwrap_or_else(new))
+            }
+            _ => None,
         };
         Self {
-            pressing: late && is_pressing(context),
-            _open: Some(shared.metrics.watches.open(watch.has_bookmarks())),
-            watch: Some(watch),
-            ..none
+            late,
+            ..Self::of_watch(shared, watch)
         }
     }
 
-    /// For the rest of a watch ([`Self::rest`]).
-    pub fn of_rest(shared: &'a Shared, watch: &Arc<Watch>) -> Self {
+    /// For a watch that was passed on until now ([`Self::rest`]).
+    pub fn of_watch(shared: &'a Shared, watch: Option<Arc<Watch>>) -> Self {
+        let open = |watch: &Arc<Watch>| shared.metrics.watches.open(watch.has_bookmarks);
         Self {
             shared,
             late: false,
-            pressing: false,
-            _open: Some(shared.metrics.watches.open(watch.has_bookmarks())),
-            watch: Some(watch.clone()),
+            _open: watch.as_ref().map(open),
+            watch,
         }
     }
 
@@ -145,13 +132,7 @@ impl<'a> FinalBookmark<'a> {
             false => ShutdownPhase::Draining,
             true => ShutdownPhase::Ending,
         };
-        match self.pressing {
-            false => shutdown.reaches(phase).await,
-            true => tokio::select! {
-                () = shutdown.reaches(phase) => {}
-                () = Box::pin(self.can_be_written()) => {}
-            },
-        }
+        shutdown.reaches(phase).await;
         let _left = Open::new(&self.shared.metrics.watches.left);
         let drain = self.shared.config.shutdown.drain;
         let (begin, time, shares) = match self.late {
@@ -177,25 +158,11 @@ impl<'a> FinalBookmark<'a> {
         self.whole_frame(frame_deadline).await;
     }
 
-    /// Resolves when there is a bookmark. What the client has missed comes first.
-    async fn can_be_written(&self) {
-        loop {
-            tokio::time::sleep(HEAD_START).await;
-            if let Some(watch) = self.bookmarked() {
-                let end = Instant::now() + ETCD_TIMEOUT;
-                watch.wait_for_etcd(self.shared, end).await;
-                if watch.bookmark(self.shared).is_ok() {
-                    break;
-                }
-            }
-        }
-    }
-
     /// Waits for the end of the current frame, for a limited time and until `deadline`.
     async fn whole_frame(&self, deadline: Instant) {
         let Some(watch) = &self.watch else { return };
         let frame_end = async {
-            while watch.is_at_boundary() == Some(false) {
+            while !watch.is_at_boundary() {
                 watch.passed.notified().await;
             }
         };
@@ -220,8 +187,7 @@ impl<'a> FinalBookmark<'a> {
     /// Its server has stopped, and no other goes on with it. A watch may end as if the apiserver had ended it, unless a frame
     /// is incomplete: writes the bookmark.
     pub async fn after_break(&self, down: &mut ClientSession) -> pingora_core::Result<()> {
-        let watch = self.watch.as_ref();
-        match watch.and_then(|watch| watch.is_at_boundary()) == Some(true) {
+        match self.watch.as_ref().is_some_and(|it| it.is_at_boundary()) {
             true => self.end(down).await,
             false => Error::e_explain(ErrorType::ConnectionClosed, "in the middle of an answer"),
         }
@@ -279,7 +245,7 @@ impl<'a> FinalBookmark<'a> {
 
     /// Whether a peer's proxy has sent the watch here.
     fn is_rerouted(&self) -> bool {
-        self.watch.as_ref().is_some_and(|watch| watch.is_rerouted())
+        self.watch.as_ref().is_some_and(|watch| watch.is_rerouted)
     }
 
     /// Registers what is to be read from etcd, as far as that is known by now.
@@ -290,19 +256,8 @@ impl<'a> FinalBookmark<'a> {
 
     /// A watch that may get a bookmark: `None` also if bookmarks were switched off since it began.
     fn bookmarked(&self) -> Option<&Watch> {
-        let watch = self.watch.as_deref().filter(|it| it.has_bookmarks())?;
+        let watch = self.watch.as_deref().filter(|it| it.has_bookmarks)?;
         let wanted = self.shared.settings.load().watch.bookmark_on_shutdown;
         wanted.then_some(watch)
     }
-}
-
-/// Whether soon no server has the history that a watch begins with, and targets have the later one: it was sent here by a
-/// peer, or begins before all of their histories.
-fn is_pressing(context: &RequestContext<'_>) -> bool {
-    let snapshot = context.shared.published.snapshot.load();
-    let targets = context.info.gvr().map(|gvr| snapshot.targets_of(gvr));
-    let starts = targets.into_iter().flatten();
-    let starts = starts.filter_map(|index| snapshot.servers[*index].history_start);
-    let oldest = starts.min();
-    oldest.is_some_and(|oldest| context.rerouted || context.resume.is_some_and(|it| it < oldest))
 }

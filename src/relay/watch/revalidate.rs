@@ -103,7 +103,7 @@ impl Dependencies {
                 let authenticator = shared.callers.authenticator.load();
                 authenticator.caller(client, false, SystemTime::now()) == self.caller
             }
-            // Only apiservers can judge tokens.
+            // Only apiservers know tokens.
             Caller::Bearer | Caller::Anonymous | Caller::Unverifiable => true,
         };
         let credentials = shared.credentials.load();

@@ -5,7 +5,6 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
-use pingora_http::ResponseHeader;
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout_at};
 
@@ -25,27 +24,20 @@ use crate::watches::stored_here::{Question, Stored};
 
 /// A watch while it passes.
 pub struct Watch {
-    /// `None` for unknown formats.
-    follower: Mutex<Option<Follower>>,
+    follower: Mutex<Follower>,
     /// Notified when a piece was passed on.
     pub(super) passed: Notify,
-    /// Set if a peer's proxy has sent it here, which asks other servers itself.
-    rerouted: Option<Box<Gvr>>,
-    /// Set if it may get a final bookmark, or go on at another server.
-    followed: Option<Box<Followed>>,
-}
-
-/// A watch that is followed.
-struct Followed {
-    resource: Gvr,
+    pub resource: Gvr,
     /// Empty for all namespaces.
     namespace: Box<str>,
-    /// It asked for bookmarks.
-    bookmarks: bool,
+    /// A peer's proxy has sent it here, which asks other servers itself.
+    pub is_rerouted: bool,
+    /// It asked for bookmarks, and may get a final one.
+    pub has_bookmarks: bool,
     /// Set if the client asked for tables or for metadata alone.
     transformed: Option<Box<ObjectType>>,
-    /// To ask another server for the rest.
-    request: Option<Arc<WatchRequest>>,
+    /// What another server is asked for; `None`: it cannot go on.
+    pub request: Option<Arc<WatchRequest>>,
     served_by: Mutex<ServedBy>,
 }
 
@@ -67,123 +59,85 @@ pub struct ServedBy {
 
 impl Watch {
     /// For an answer from `server` that begins. `bookmarks`, `goes_on`: whether it may get a final bookmark, or go on at
-    /// another server.
+    /// another server; else only the ends of frames are looked for.
     pub fn new(
         context: &RequestContext<'_>,
         resource: &ResourceRequest<'_>,
         server: SocketAddr,
-        response: &ResponseHeader,
+        format: FrameFormat,
         [bookmarks, goes_on]: [bool; 2],
     ) -> Self {
-        let format = FrameFormat::of_answer(&response.headers);
-        let bookmarks = bookmarks && is_set(context.query, "allowWatchBookmarks");
+        let has_bookmarks = bookmarks && is_set(context.query, "allowWatchBookmarks");
         let request = context.again.clone().filter(|_| goes_on);
-        let transformed = format.and_then(|format| format.transformed(context.accept.as_ref()));
-        let is_followed = bookmarks || request.is_some();
-        let gvr = GvrRef::from(resource).owned();
-        let rerouted = context.rerouted.then(|| Box::new(gvr.clone()));
-        let followed = is_followed.then(|| {
-            Box::new(Followed {
-                namespace: resource.namespace.as_ref().into(),
-                bookmarks,
-                transformed: transformed.map(Box::new),
-                request,
-                served_by: Mutex::new(ServedBy::new(context.shared, server, &gvr)),
-                resource: gvr,
-            })
-        });
-        let follower = format.map(|format| match is_followed {
-            true => Follower::new(format, start(context.query)),
-            false => Follower::of_boundaries(format),
-        });
+        let is_followed = has_bookmarks || request.is_some();
+        let namespace = resource.namespace.as_ref().into();
+        let resource = GvrRef::from(resource).owned();
+        let asked_for = is_followed.then_some(&resource);
         Self {
-            follower: Mutex::new(follower),
+            follower: Mutex::new(match is_followed {
+                true => Follower::new(format, start(context.query)),
+                false => Follower::of_boundaries(format),
+            }),
             passed: Notify::new(),
-            rerouted,
-            followed,
+            namespace,
+            is_rerouted: context.rerouted,
+            has_bookmarks,
+            transformed: format.transformed(context.accept.as_ref()).map(Box::new),
+            request,
+            served_by: Mutex::new(ServedBy::new(context.shared, server, asked_for)),
+            resource,
         }
-    }
-
-    /// Whether a peer's proxy has sent it here.
-    pub fn is_rerouted(&self) -> bool {
-        self.rerouted.is_some()
     }
 
     /// Whether another server may go on with it, or a peer's proxy have it do so.
     pub fn can_be_left(&self) -> bool {
-        self.is_rerouted() || self.request().is_some()
+        self.is_rerouted || self.request.is_some()
     }
 
     /// Whether it is to leave an apiserver that is shutting down: for one that a peer has sent here another server must list
     /// the resource.
     pub fn may_leave(&self, shared: &Shared) -> bool {
         let snapshot = shared.published.snapshot.load();
-        let is_served_elsewhere = |gvr: &Gvr| !snapshot.targets_of(gvr.borrow()).is_empty();
-        let elsewhere = self.rerouted.as_deref().is_none_or(is_served_elsewhere);
-        elsewhere && self.is_at_boundary() == Some(true)
-    }
-
-    /// Whether it asked for bookmarks, and may get a final one.
-    pub fn has_bookmarks(&self) -> bool {
-        self.followed.as_ref().is_some_and(|it| it.bookmarks)
+        let is_served_elsewhere = || !snapshot.targets_of(self.resource.borrow()).is_empty();
+        self.is_at_boundary() && (!self.is_rerouted || is_served_elsewhere())
     }
 
     /// See [`Follower::next`].
     pub fn next(&self, data: &mut Bytes) -> Result<Option<Bytes>, NotContinued> {
-        match &mut *lock(&self.follower) {
-            Some(follower) => follower.next(data),
-            None => Ok(Some(std::mem::take(data)).filter(|data| !data.is_empty())),
-        }
+        lock(&self.follower).next(data)
     }
 
-    /// How its events are framed, if that is known.
-    pub fn format(&self) -> Option<FrameFormat> {
-        let follower = lock(&self.follower);
-        follower.as_ref().map(|follower| follower.frames.format)
+    /// How its events are framed.
+    pub fn format(&self) -> FrameFormat {
+        lock(&self.follower).frames.format
     }
 
-    /// Whether what was passed on ends with a frame; `None`: that is not known.
-    pub fn is_at_boundary(&self) -> Option<bool> {
-        let follower = lock(&self.follower);
-        let follower = follower.as_ref();
-        follower.map(|follower| follower.frames.at_boundary())
+    /// Whether what was passed on ends with a frame.
+    pub fn is_at_boundary(&self) -> bool {
+        lock(&self.follower).frames.at_boundary()
     }
 
     /// Memory that is kept of a half frame.
     pub fn kept(&self) -> usize {
-        let follower = lock(&self.follower);
-        follower.as_ref().map_or(0, |it| it.frames.kept())
+        lock(&self.follower).frames.kept()
     }
 
     /// Nothing is kept of it any more.
     pub fn give_up(&self) {
-        if let Some(follower) = &mut *lock(&self.follower) {
-            follower.give_up();
-        }
-    }
-
-    /// What another server is asked for; `None`: it cannot go on.
-    pub fn request(&self) -> Option<&Arc<WatchRequest>> {
-        self.followed.as_ref()?.request.as_ref()
-    }
-
-    /// What it watches, if it is followed.
-    pub fn resource(&self) -> Option<&Gvr> {
-        Some(&self.followed.as_ref()?.resource)
+        lock(&self.follower).give_up();
     }
 
     /// Who serves it.
-    pub fn served_by(&self) -> Option<ServedBy> {
-        Some(lock(&self.followed.as_ref()?.served_by).clone())
+    pub fn served_by(&self) -> ServedBy {
+        lock(&self.served_by).clone()
     }
 
     /// Waits until it is known whether its server keeps the resource in this etcd.
     pub async fn asked(&self, shared: &Shared, end: Instant) {
-        if let Some(followed) = &self.followed {
-            followed.ask_again(shared);
+        if self.request.is_some() {
+            self.ask_again(shared);
         }
-        let stored = self.served_by().and_then(|served_by| served_by.stored);
-        if let Some(stored) = stored {
+        if let Some(stored) = self.served_by().stored {
             // After the timeout counts what is known.
             let _ = timeout_at(end, stored.answered(false)).await;
         }
@@ -192,40 +146,33 @@ impl Watch {
     /// Where another server can go on; `None`: what the client has seen is not known, or nothing proves that the server has
     /// kept the resource in this etcd, and in the one that is there now.
     pub fn resume_point(&self, shared: &Shared) -> Option<ResumePoint> {
-        let served_by = self.served_by()?;
-        let proof = served_by.stored.as_ref()?.proof();
-        let is_proved = proof.stored_here == Some(true);
+        let served_by = self.served_by();
+        let is_proved = served_by.stored?.proof().stored_here == Some(true);
         let is_same_etcd = shared.published.etcd.load().restores == served_by.restores;
-        let follower = lock(&self.follower);
-        follower
-            .as_ref()?
-            .resume_point()
-            .filter(|_| is_proved && is_same_etcd)
+        let at = lock(&self.follower).resume_point();
+        at.filter(|_| is_proved && is_same_etcd)
     }
 
     /// As [`Self::resume_point`], at the newest revision up to which etcd shows that the client has seen everything.
     pub fn proved_resume_point(&self, shared: &Shared) -> Option<ResumePoint> {
         let proved = self.newest_safe(shared).ok()?;
-        lock(&self.follower).as_ref()?.resume_point_at(proved)
+        lock(&self.follower).resume_point_at(proved)
     }
 
     /// Another server is asked to go on from there. To be called before its answer is read. Returns what is to be given back
     /// ([`Self::stays`]) if it does not go on.
-    pub fn resumes(&self, at: ResumePoint) -> Option<Follower> {
-        let mut follower = lock(&self.follower);
-        follower.as_mut().map(|follower| follower.resumes(at))
+    pub fn resumes(&self, at: ResumePoint) -> Follower {
+        lock(&self.follower).resumes(at)
     }
 
     /// Nothing has passed of the answer of the server that was asked: its own server may still go on with it.
-    pub fn stays(&self, before: Option<Follower>) {
+    pub fn stays(&self, before: Follower) {
         *lock(&self.follower) = before;
     }
 
     /// It goes on there.
     pub fn is_served_by(&self, server: ServedBy) {
-        if let Some(followed) = &self.followed {
-            *lock(&followed.served_by) = server;
-        }
+        *lock(&self.served_by) = server;
     }
 
     /// Whether `server` is proved to keep the resource in this etcd. Asks it, and waits until `deadline`.
@@ -235,8 +182,7 @@ impl Watch {
         server: SocketAddr,
         deadline: Instant,
     ) -> Option<ServedBy> {
-        let followed = self.followed.as_ref()?;
-        let served_by = ServedBy::new(shared, server, &followed.resource);
+        let served_by = ServedBy::new(shared, server, Some(&self.resource));
         let stored = served_by.stored.as_ref()?;
         // After the timeout counts what is known.
         let _ = timeout_at(deadline, stored.answered(false)).await;
@@ -246,15 +192,14 @@ impl Watch {
 
     /// Registers what is to be read from etcd, as far as that is known by now.
     pub fn register(&self, shared: &Shared) -> Option<(Arc<SharedChangeLog>, Arc<Stored>)> {
-        let followed = self.followed.as_ref()?;
-        followed.ask_again(shared);
-        let mut served_by = lock(&followed.served_by);
+        self.ask_again(shared);
+        let mut served_by = lock(&self.served_by);
         if served_by.restores != shared.published.etcd.load().restores {
             return None;
         }
         let stored = served_by.stored.clone()?;
         if served_by.change_log.is_none() {
-            let position = lock(&self.follower).as_ref()?.position()?;
+            let position = lock(&self.follower).position()?;
             let change_logs = &shared.watches.change_logs;
             let (revision, restores) = (position.revision, served_by.restores);
             served_by.change_log = change_logs.register(stored.root(), revision, restores);
@@ -262,17 +207,27 @@ impl Watch {
         served_by.change_log.clone().map(|log| (log, stored))
     }
 
+    /// Asks what could not be found out when the watch began, if its server is still the same process.
+    fn ask_again(&self, shared: &Shared) {
+        let mut served_by = lock(&self.served_by);
+        let stored = served_by.stored.as_ref();
+        let is_known = stored.is_some_and(|stored| !stored.is_unanswered());
+        if is_known && served_by.version.is_some() {
+            return;
+        }
+        let now = ServedBy::new(shared, served_by.server, Some(&self.resource));
+        if now.process == served_by.process && now.restores == served_by.restores {
+            let change_log = served_by.change_log.take();
+            *served_by = ServedBy { change_log, ..now };
+        }
+    }
+
     /// Waits until etcd has reported all changes up to its revision at the first request.
     pub async fn wait_for_etcd(&self, shared: &Shared, end: Instant) {
         if let Some((change_log, stored)) = self.register(shared) {
-            let delivered = lock(&self.follower)
-                .as_ref()
-                .is_some_and(|follower| follower.object_type().is_some());
-            let transformed = self
-                .followed
-                .as_ref()
-                .is_some_and(|it| it.transformed.is_some());
-            let answered = stored.answered(!transformed && !delivered);
+            let is_type_known =
+                self.transformed.is_some() || lock(&self.follower).object_type().is_some();
+            let answered = stored.answered(!is_type_known);
             let both = async { tokio::join!(change_log.caught_up(), answered) };
             // After the timeout the bookmark is made from what is known.
             let _ = timeout_at(end, both).await;
@@ -281,10 +236,8 @@ impl Watch {
 
     /// The newest revision up to which its client has seen everything, as etcd shows.
     fn newest_safe(&self, shared: &Shared) -> Result<i64, Withheld> {
-        let followed = self.followed.as_ref().ok_or(Withheld::NotUnderstood)?;
         let position = {
             let follower = lock(&self.follower);
-            let follower = follower.as_ref().ok_or(Withheld::NotUnderstood)?;
             if follower.is_over_budget() {
                 return Err(Withheld::OverBudget);
             }
@@ -296,13 +249,13 @@ impl Watch {
             }
             follower.position().ok_or(Withheld::NoBeginning)?
         };
-        let served_by = lock(&followed.served_by);
+        let served_by = lock(&self.served_by);
         // What was read may go on with the history of an etcd that was restored since.
         let is_same_etcd = shared.published.etcd.load().restores == served_by.restores;
         let stored = served_by.stored.as_ref().filter(|_| is_same_etcd);
         let stored = stored.ok_or(Withheld::ElsewhereStored)?;
         let change_log = served_by.change_log.as_ref().ok_or(Withheld::NotTold)?;
-        let scope = storage::scope(followed.resource.borrow(), &followed.namespace);
+        let scope = storage::scope(self.resource.borrow(), &self.namespace);
         let stored_here = stored.proof().stored_here == Some(true);
         change_log.newest_safe(position, &scope, stored_here)
     }
@@ -310,19 +263,13 @@ impl Watch {
     /// Its final bookmark.
     pub fn bookmark(&self, shared: &Shared) -> Result<Bytes, Withheld> {
         let revision = self.newest_safe(shared)?;
-        let followed = self.followed.as_ref().ok_or(Withheld::NotUnderstood)?;
         let follower = lock(&self.follower);
-        let follower = follower.as_ref().ok_or(Withheld::NotUnderstood)?;
-        let delivered = follower.object_type();
-        let delivered = delivered.or(followed.transformed.as_deref());
-        let kind = || {
-            let served_by = lock(&followed.served_by);
-            served_by.stored.as_ref()?.proof().kind
-        };
+        let delivered = follower.object_type().or(self.transformed.as_deref());
+        let kind = || lock(&self.served_by).stored.as_ref()?.proof().kind;
         let object_type = match delivered {
             Some(delivered) => delivered.clone(),
             None => ObjectType {
-                api_version: api_version(&followed.resource.group, &followed.resource.version),
+                api_version: api_version(&self.resource.group, &self.resource.version),
                 kind: kind().ok_or(Withheld::TypeUnknown)?,
             },
         };
@@ -331,26 +278,9 @@ impl Watch {
     }
 }
 
-impl Followed {
-    /// Asks what could not be found out when the watch began, if its server is still the same process.
-    fn ask_again(&self, shared: &Shared) {
-        let mut served_by = lock(&self.served_by);
-        let stored = served_by.stored.as_ref();
-        let is_known = stored.is_some_and(|stored| !stored.is_unanswered());
-        if is_known && served_by.version.is_some() {
-            return;
-        }
-        let now = ServedBy::new(shared, served_by.server, &self.resource);
-        if now.process == served_by.process && now.restores == served_by.restores {
-            let change_log = served_by.change_log.take();
-            *served_by = ServedBy { change_log, ..now };
-        }
-    }
-}
-
 impl ServedBy {
-    /// Asks where `server` stores the resource, if nobody has asked its process.
-    fn new(shared: &Shared, server: SocketAddr, resource: &Gvr) -> Self {
+    /// Asks where `server` stores `resource`, if it is given and nobody has asked its process.
+    fn new(shared: &Shared, server: SocketAddr, resource: Option<&Gvr>) -> Self {
         let snapshot = shared.published.snapshot.load();
         let is_local = server == shared.config.api_server.address;
         let mut peers = snapshot.servers.iter();
@@ -372,6 +302,7 @@ impl ServedBy {
         let restores = shared.published.etcd.load().restores;
         let process = (restores, process);
         let ask = || {
+            let resource = resource?;
             let kind = snapshot.kind_at(is_local, resource.borrow())?;
             let root = storage::root(&shared.config.etcd, kind, resource.borrow())?;
             shared.watches.stored_here.ask(Question {

@@ -162,7 +162,7 @@ async fn a_connection_takes_no_more_while_its_socket_is_full() {
     outflow.is_full();
     assert!(outflow.has_room());
     outflow.hand_over(1);
-    let mut room = pin!(outflow.room());
+    let mut room = pin!(outflow.until(|| outflow.has_room()));
     let mut context = Context::from_waker(Waker::noop());
     assert!(room.as_mut().poll(&mut context).is_pending());
     outflow.wrote(1);

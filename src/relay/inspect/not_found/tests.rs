@@ -157,7 +157,11 @@ fn gzip_is_looked_into() {
         assert!(ask(content_type, "br", &packed));
     }
     // A little that becomes a lot is not unpacked to its end.
-    assert!(!ask("text/x", "gzip", &pack(&vec![b'x'; 100 * LIMIT])));
+    assert!(!ask(
+        "text/x",
+        "gzip",
+        &pack(&vec![b'x'; 100 * STATUS_LIMIT])
+    ));
 }
 
 #[test]
