@@ -137,11 +137,6 @@ impl Overlay {
     }
 }
 
-fn content_type_of(headers: &HeaderMap) -> HeaderValue {
-    let content_type = headers.get(CONTENT_TYPE).cloned();
-    content_type.unwrap_or(HeaderValue::from_static(""))
-}
-
 /// Reads the header as kube-apiserver does.
 fn accepts_gzip(headers: &HeaderMap) -> bool {
     let accepted = headers.get(ACCEPT_ENCODING);
@@ -212,8 +207,9 @@ impl DocumentMaker<'_> {
             return Err(OverlayError::Unusable(problem.into()));
         }
         let is_found = response.status == StatusCode::OK;
+        let no_type = HeaderValue::from_static("");
         let content_type = match is_found {
-            true => content_type_of(headers),
+            true => headers.get(CONTENT_TYPE).cloned().unwrap_or(no_type),
             false => StatusFormat::accepted(overlay.variant.accept.as_ref()).media_type(),
         };
         let etag = headers.get(ETAG).filter(|_| is_found).cloned();

@@ -384,9 +384,7 @@ fn write_marks(exchange: &Exchange<'_>, response: &mut ResponseHeader) -> pingor
     }
     // Only for peers' proxies, too.
     response.remove_header(&SERVER_ID);
-    if context.may_seek_a_proxy() {
-        response.insert_header(SERVER_ID, shared.server_id_header())?;
-    }
+    context.name_proxy(response)?;
     // Only this proxy sets it: the value of another proxy is about another apiserver.
     if context.settings.if_ready.enabled {
         response.remove_header(&READY);

@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use http::{HeaderMap, HeaderValue, Method};
+use pingora_http::ResponseHeader;
 
 use self::version::choose;
 use crate::config::settings::Settings;
@@ -27,7 +28,7 @@ use crate::relay::upstream::{RequestKind, Tokens, Upstreams};
 use crate::request::again::WatchRequest;
 use crate::request::caller::Caller;
 use crate::request::credential::{self, CredentialFeatures};
-use crate::request::headers::version_asked;
+use crate::request::headers::{SERVER_ID, version_asked};
 use crate::request::info::{RequestInfo, Verb};
 use crate::routing::decide::{
     self, Decision, LocalServer, NoSuchResource, Peers, RoutingInput, Row, ServerChoice, decide,
@@ -72,9 +73,12 @@ pub struct RequestContext<'a> {
 }
 
 impl RequestContext<'_> {
-    /// Whether a peer may have sent it to find out whether a proxy is here: it takes this server for an apiserver.
-    pub fn may_seek_a_proxy(&self) -> bool {
-        self.caller == Caller::Peer && !self.rerouted
+    /// Says in an answer that a proxy is here, and which one, if a peer may seek that: it takes this server for an apiserver.
+    pub fn name_proxy(&self, answer: &mut ResponseHeader) -> pingora_core::Result<()> {
+        match self.caller == Caller::Peer && !self.rerouted {
+            true => answer.insert_header(SERVER_ID, self.shared.server_id_header()),
+            false => Ok(()),
+        }
     }
 
     /// Whether it may be executed twice. `exec` over WebSocket is a GET too, but no read.
@@ -254,14 +258,18 @@ pub fn can_leave(context: &RequestContext<'_>, at: SocketAddr, tried: &[SocketAd
 
 /// Where a request goes that other servers may answer better; `tried`: the servers that were asked. `misunderstood_by`: to
 /// a newer server than that one, which does not understand it; `None`: to one with the history of a watch, after a 410. None
-/// waits for a server from which nothing comes: there is an answer.
+/// waits for a server from which nothing comes: there is an answer. `ready`: as for the server before.
 pub fn elsewhere(
     context: &RequestContext<'_>,
     tried: &[SocketAddr],
+    ready: Option<bool>,
     misunderstood_by: Option<&Route>,
-) -> Option<Route> {
+) -> Option<Box<Route>> {
     let snapshot = context.shared.published.snapshot.load();
-    let planning = Planning::new(context, &snapshot, tried);
+    let planning = Planning {
+        ready,
+        ..Planning::new(context, &snapshot, tried)
+    };
     if planning.is_tied() {
         return None;
     }
@@ -280,7 +288,8 @@ pub fn elsewhere(
     };
     let frozen = &context.shared.servers.frozen;
     let route = planning.route(&decision);
-    route.filter(|route| !frozen.is_suspected(route.address))
+    let route = route.filter(|route| !frozen.is_suspected(route.address));
+    route.map(Box::new)
 }
 
 /// Where a watch goes whose server has stopped; `tried`: servers that do not go on with it. Nothing is asked of a server that is
@@ -299,11 +308,8 @@ pub fn hand_over(
         history_start: shared.local.history_start(),
     };
     let frozen = &shared.servers.frozen;
-    let by_local = || {
-        planning
-            .local()
-            .filter(|_| watch.suits_local(&snapshot, local))
-    };
+    let suits_local = watch.suits_local(&snapshot, local);
+    let by_local = planning.local().filter(|_| suits_local);
     let by_peer = || {
         let peers = watch.suitable(&snapshot);
         let peers = peers
@@ -318,7 +324,7 @@ pub fn hand_over(
             ..planning.to(peer)
         })
     };
-    let route = by_local().or_else(by_peer);
+    let route = by_local.or_else(by_peer);
     let route = route.map(|route| Route {
         row: Row::Resume,
         ..route

@@ -37,7 +37,7 @@ use crate::relay::shutdown::Shutdown;
 use crate::relay::upstream::{RequestKind, Tokens, Upstreams};
 use crate::request::again::WatchRequest;
 use crate::request::caller::{Caller, ClientConnection};
-use crate::request::headers::{IF_READY, PEER_PROXIED, REROUTED, SERVER_ID, means_upgrade};
+use crate::request::headers::{IF_READY, PEER_PROXIED, REROUTED, means_upgrade};
 use crate::request::info::{self, RequestInfo, Verb};
 use crate::request::token;
 use crate::watches::history::resumed_after;
@@ -509,9 +509,7 @@ async fn write_refusal(
     let retry_after = config.retry_after_seconds + jitter;
     let format = StatusFormat::accepted(context.accept.as_ref());
     let (mut header, body) = refusal.response(retry_after, ready, format, context.rerouted)?;
-    if context.may_seek_a_proxy() {
-        header.insert_header(SERVER_ID, shared.server_id_header())?;
-    }
+    context.name_proxy(&mut header)?;
     let head = context.method == Method::HEAD;
     session
         .write_header(header, head && session.is_http2())

@@ -129,10 +129,8 @@ impl<'a> Tries<'a> {
         let next = match &self.expired {
             Some(_) if self.exclusive => Box::new(route.clone()),
             Some(watch) if watch.may_ask => {
-                let next = plan::elsewhere(context, &self.tried, None);
-                let mut next = next.ok_or(Refusal::Unreachable)?;
-                next.ready = route.ready;
-                Box::new(next)
+                let next = plan::elsewhere(context, &self.tried, route.ready, None);
+                next.ok_or(Refusal::Unreachable)?
             }
             Some(_) => return Err(Refusal::Unreachable),
             None if self.not_understood.is_some() => {
@@ -218,10 +216,7 @@ impl<'a> Tries<'a> {
             self.permit = Some(retry_permit(context.shared).await.ok_or(last)?);
         }
         let at = self.not_understood.as_ref().map_or(route, |kept| &kept.0);
-        let next = plan::elsewhere(context, &self.tried, Some(at));
-        let mut next = next.ok_or(last)?;
-        next.ready = route.ready;
-        Ok(Box::new(next))
+        plan::elsewhere(context, &self.tried, route.ready, Some(at)).ok_or(last)
     }
 
     /// The next route as it is planned.
