@@ -3,43 +3,17 @@
 use super::PresentedChain;
 use super::certificate::Certificate;
 
-/// How much work may be done for one chain, so that hostile chains cannot slow other requests down.
-#[derive(Debug, Clone)]
-pub struct Budget {
-    /// Signature verifications, in units of one with P-256. Go allows the same number, regardless of cost.
-    signatures: u32,
-    /// Comparisons of names with name constraints, for the whole chain. Go allows 250,000 for each certificate.
-    comparisons: usize,
-}
+// How much work may be done for one chain, so that hostile chains cannot slow other requests down.
 
-impl Default for Budget {
-    fn default() -> Self {
-        Self {
-            signatures: 100,
-            comparisons: 20_000,
-        }
-    }
-}
+/// Signature verifications, in units of one with P-256. Go allows the same number, regardless of cost.
+const SIGNATURES: u32 = 100;
+/// Comparisons of names with name constraints, for the whole chain. Go allows 250,000 for each certificate.
+const COMPARISONS: usize = 20_000;
 
-impl Budget {
-    /// `None`: not enough is left.
-    fn spend(&mut self, signatures: u32) -> Option<()> {
-        self.signatures = self.signatures.checked_sub(signatures)?;
-        Some(())
-    }
-}
-
-pub(super) fn is_trusted(
-    roots: &[Certificate],
-    presented: &PresentedChain,
-    now: u64,
-    budget: &mut Budget,
-) -> bool {
+pub(super) fn is_trusted(roots: &[Certificate], presented: &PresentedChain, now: u64) -> bool {
     let leaf = &presented.leaf;
-    if leaf.extensions.unknown_critical
-        || !leaf.is_valid_at(now)
-        || !leaf.extensions.allows_client_auth()
-    {
+    let extensions = &leaf.extensions;
+    if extensions.unknown_critical || extensions.not_for_clients || !leaf.is_valid_at(now) {
         return false;
     }
     if roots.iter().any(|root| root.raw == leaf.raw) {
@@ -49,7 +23,8 @@ pub(super) fn is_trusted(
         roots,
         intermediates: &presented.intermediates,
         now,
-        budget,
+        signatures: SIGNATURES,
+        comparisons: COMPARISONS,
     };
     search.reaches_root(&mut vec![leaf]).unwrap_or(false)
 }
@@ -58,7 +33,9 @@ struct Search<'a> {
     roots: &'a [Certificate],
     intermediates: &'a [Certificate],
     now: u64,
-    budget: &'a mut Budget,
+    /// That are left.
+    signatures: u32,
+    comparisons: usize,
 }
 
 impl<'a> Search<'a> {
@@ -73,7 +50,9 @@ impl<'a> Search<'a> {
             }
         }
         for next in candidates(self.intermediates, last) {
-            if self.signed_last(next, chain)? && is_authority(next) && self.is_valid(next, chain) {
+            // An intermediate needs BasicConstraints: X.509 v1 certificates are no CAs here.
+            let is_authority = next.extensions.basic.is_some();
+            if self.signed_last(next, chain)? && is_authority && self.is_valid(next, chain) {
                 chain.push(next);
                 if self.reaches_root(chain)? {
                     return Some(true);
@@ -90,21 +69,27 @@ impl<'a> Search<'a> {
             return Some(false);
         }
         let basic = &candidate.extensions.basic;
-        let may_sign = candidate.extensions.may_sign()
+        let may_sign = !candidate.extensions.must_not_sign
             && match basic {
                 Some(basic) => basic.is_ca,
                 None => candidate.version != 3,
             };
         let Some(last) = chain.last().filter(|_| may_sign) else {
-            self.budget.spend(1)?;
+            self.spend(1)?;
             return Some(false);
         };
-        self.budget.spend(candidate.key.cost(&last.signing))?;
+        self.spend(candidate.key.cost(&last.signing))?;
         Some(
             candidate
                 .key
                 .verifies(&last.signing, &last.signed, &last.signature),
         )
+    }
+
+    /// `None`: not enough is left.
+    fn spend(&mut self, signatures: u32) -> Option<()> {
+        self.signatures = self.signatures.checked_sub(signatures)?;
+        Some(())
     }
 
     /// Whether a CA may extend the chain (`isValid`), and may be used for clients.
@@ -114,7 +99,7 @@ impl<'a> Search<'a> {
         !extensions.unknown_critical
             && authority.is_valid_at(self.now)
             && path_length.is_none_or(|most| chain.len() - 1 <= most)
-            && extensions.allows_client_auth()
+            && !extensions.not_for_clients
             && self.allows_names(authority, chain)
     }
 
@@ -123,19 +108,10 @@ impl<'a> Search<'a> {
         let Some(constraints) = &authority.extensions.constraints else {
             return true;
         };
-        let leaf = chain.first().copied();
-        let mut named = leaf
-            .into_iter()
-            .chain([authority])
-            .filter_map(|certificate| certificate.extensions.names.as_ref());
-        named.all(|names| constraints.allow(names, &mut self.budget.comparisons))
+        let named = chain.iter().take(1).copied().chain([authority]);
+        let mut names = named.filter_map(|it| it.extensions.names.as_ref());
+        names.all(|names| constraints.allow(names, &mut self.comparisons))
     }
-}
-
-/// An intermediate needs BasicConstraints: X.509 v1 certificates are no CAs here.
-fn is_authority(certificate: &Certificate) -> bool {
-    let basic = certificate.extensions.basic;
-    basic.is_some_and(|basic| basic.is_ca)
 }
 
 /// Certificates with the issuer's name: first those with the right key ID, last those with another (`findPotentialParents`).

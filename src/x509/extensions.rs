@@ -19,10 +19,10 @@ pub(super) struct Extensions {
     /// SubjectAltName, encoded.
     pub(super) names: Option<Bytes>,
     pub(super) basic: Option<BasicConstraints>,
-    /// Whether the key usage has keyCertSign; `None`: there is no key usage.
-    signs: Option<bool>,
-    /// Whether the extended key usage has clientAuth or "any"; `None`: there is no extended key usage.
-    authenticates_clients: Option<bool>,
+    /// There is a key usage, without keyCertSign.
+    pub(super) must_not_sign: bool,
+    /// There is an extended key usage, with neither clientAuth nor "any".
+    pub(super) not_for_clients: bool,
     pub(super) constraints: Option<Constraints>,
     /// Empty: none.
     pub(super) authority_key: Bytes,
@@ -64,14 +64,6 @@ const CLIENT_AUTH: &[u8] = &[0x2b, 6, 1, 5, 5, 7, 3, 2];
 const ANY_USAGE: &[u8] = &[0x55, 0x1d, 37, 0];
 
 impl Extensions {
-    pub(super) fn may_sign(&self) -> bool {
-        self.signs.unwrap_or(true)
-    }
-
-    pub(super) fn allows_client_auth(&self) -> bool {
-        self.authenticates_clients.unwrap_or(true)
-    }
-
     /// Whether the extension is known; `None`: it cannot be read.
     fn take(&mut self, raw: &Bytes, id: &[u8], value: &[u8]) -> Option<bool> {
         let number = match id {
@@ -82,7 +74,7 @@ impl Extensions {
         let mut reader = DerReader::new(value)?;
         match number {
             14 => self.subject_key = raw.slice_ref(reader.expect(Tag::OctetString)?),
-            15 => self.signs = Some(may_sign(reader.bits()?)),
+            15 => self.must_not_sign = !may_sign(reader.bits()?),
             17 => {
                 self.names = Some(raw.slice_ref(value));
                 return Some(!constraints::alternatives(value)?.is_empty());
@@ -99,7 +91,7 @@ impl Extensions {
                 let key = reader.sequence()?.tagged(context(0))?;
                 self.authority_key = raw.slice_ref(key.unwrap_or_default());
             }
-            37 => self.authenticates_clients = Some(allows_client_auth(&mut reader)?),
+            37 => self.not_for_clients = !allows_client_auth(&mut reader)?,
             _ => return Some(false),
         }
         Some(true)

@@ -3,7 +3,7 @@
 //!
 //! Follows Go 1.19 (`parseCertificate`, `Verify`, `buildChains`, `isValid`). Rust's TLS libraries decide differently: they
 //! reject leaves of X.509 v1 and leaves that are CAs, and accept expired CAs. Who is named by the leaf is read here too, so
-//! that it is the name that was verified. Pure. Clients can present any chain, so all work is bounded ([`Budget`]).
+//! that it is the name that was verified. Pure. Clients can present any chain, so all work is bounded.
 //!
 //! `certificate` parses, with `extensions`, `names`, `constraints` and `signature`; `build` searches for a chain to a root.
 
@@ -21,7 +21,6 @@ mod signature;
 use std::collections::HashSet;
 use std::ops::RangeInclusive;
 
-pub use build::Budget;
 pub use certificate::Certificate;
 pub use names::Attribute;
 
@@ -36,14 +35,9 @@ pub struct PresentedChain {
     intermediates: Vec<Certificate>,
 }
 
-/// The certificate at this index (from 0) cannot be parsed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("certificate {} cannot be parsed as Go parses certificates", .0 + 1)]
-pub struct UnparsableCertificate(pub usize);
-
 impl Roots {
-    /// Each certificate must be one that Go can parse.
-    pub fn new<D: AsRef<[u8]>>(certificates: &[D]) -> Result<Self, UnparsableCertificate> {
+    /// Each certificate must be one that Go can parse; an error is the index of one that is not.
+    pub fn new<D: AsRef<[u8]>>(certificates: &[D]) -> Result<Self, usize> {
         parse(certificates).map(Self)
     }
 
@@ -63,8 +57,7 @@ impl Roots {
 
     /// Whether a chain leads from the leaf to a root, is valid at `now` (Unix seconds) and may be used by clients.
     pub fn trust(&self, presented: &PresentedChain, now: u64) -> bool {
-        let mut budget = Budget::default();
-        build::is_trusted(&self.0, presented, now, &mut budget)
+        build::is_trusted(&self.0, presented, now)
     }
 
     /// Unix seconds around `now` in which no certificate becomes valid or expires.
@@ -102,13 +95,13 @@ impl PresentedChain {
     }
 }
 
-/// Without duplicates, as in Go's pools.
-fn parse<D: AsRef<[u8]>>(certificates: &[D]) -> Result<Vec<Certificate>, UnparsableCertificate> {
+/// Without duplicates, as in Go's pools. An error is the index of a certificate that cannot be parsed.
+fn parse<D: AsRef<[u8]>>(certificates: &[D]) -> Result<Vec<Certificate>, usize> {
     let mut parsed: Vec<Certificate> = Vec::with_capacity(certificates.len());
     for (index, der) in certificates.iter().enumerate() {
         let der = der.as_ref();
         if index == 0 || !parsed.iter().skip(1).any(|known| known.raw == der) {
-            parsed.push(Certificate::parse(der).ok_or(UnparsableCertificate(index))?);
+            parsed.push(Certificate::parse(der).ok_or(index)?);
         }
     }
     Ok(parsed)

@@ -17,7 +17,7 @@ use thiserror::Error;
 use x509_parser::certificate::X509Certificate;
 use x509_parser::prelude::FromDer;
 
-use crate::x509::{Roots, UnparsableCertificate};
+use crate::x509::Roots;
 
 /// Largest file that is read, in bytes: a bundle with all public CAs has a quarter of it.
 const MAX_BYTES: u64 = 1024 * 1024;
@@ -117,8 +117,7 @@ pub fn certified_key(
 
 /// CAs for client certificates: kube-apiserver accepts any certificate that it can parse.
 pub fn client_roots(certs: &[CertificateDer<'_>]) -> Result<Roots, PemError> {
-    Roots::new(certs)
-        .map_err(|UnparsableCertificate(index)| certificate(index, "used as an authority"))
+    Roots::new(certs).map_err(|index| certificate(index, "used as an authority"))
 }
 
 /// CAs for server certificates.

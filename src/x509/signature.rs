@@ -65,12 +65,9 @@ fn pss(algorithm: &[u8]) -> Option<([&[u8]; 3], i64)> {
 
 /// Whether it is an object identifier and, perhaps, parameters.
 fn is_identifier(algorithm: &[u8]) -> bool {
-    let parts = || {
-        let mut parts = DerReader::new(algorithm)?;
-        parts.oid()?;
-        parts.read::<Option<AnyRef<'_>>>()
-    };
-    parts().is_some()
+    DerReader::new(algorithm).is_some_and(|mut parts| {
+        parts.oid().is_some() && parts.read::<Option<AnyRef<'_>>>().is_some()
+    })
 }
 
 impl Key {
