@@ -27,10 +27,6 @@ pub fn take_dropped() -> u64 {
     DROPPED.swap(0, Ordering::Relaxed)
 }
 
-fn drop_lines(count: u64) {
-    DROPPED.fetch_add(count, Ordering::Relaxed);
-}
-
 /// Takes lines, one with each write, and never waits.
 #[derive(Debug, Clone)]
 pub struct LogQueue {
@@ -75,7 +71,7 @@ impl Write for LogQueue {
         let before = self.waiting.fetch_add(length, Ordering::Relaxed);
         if before + length > BYTES || self.lines.try_send(line.to_vec()).is_err() {
             self.waiting.fetch_sub(length, Ordering::Relaxed);
-            drop_lines(1);
+            DROPPED.fetch_add(1, Ordering::Relaxed);
         }
         Ok(length)
     }
@@ -96,7 +92,7 @@ fn write_lines(queue: &Receiver<Vec<u8>>, waiting: &AtomicUsize, mut output: imp
             count += 1;
         }
         if output.write_all(&chunk).is_err() {
-            drop_lines(count);
+            DROPPED.fetch_add(count, Ordering::Relaxed);
         }
         waiting.fetch_sub(chunk.len(), Ordering::Relaxed);
     }

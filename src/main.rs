@@ -77,10 +77,10 @@ fn main() -> ExitCode {
 /// `None`: bad usage or configuration, which was printed.
 fn run(path: &Path, log_format: LogFormat) -> Option<ExitCode> {
     // RUST_LOG counts, not the configuration.
-    let wanted = match std::env::var("RUST_LOG").map(EnvFilter::try_new) {
-        Err(_) => None,
-        Ok(Ok(filter)) => Some(filter),
-        Ok(Err(error)) => {
+    let wanted = std::env::var("RUST_LOG").ok().map(EnvFilter::try_new);
+    let wanted = match wanted.transpose() {
+        Ok(wanted) => wanted,
+        Err(error) => {
             terminal::complain(format_args!("RUST_LOG: {error}"));
             return None;
         }

@@ -110,9 +110,7 @@ fn serve(shared: &Shared, tls: &ArcSwap<ServingTls>, (server, cas): Server) {
 
 /// All files but those of etcd.
 pub fn files(config: &Config) -> Vec<TlsFile> {
-    let mut files = serving_files(config);
-    files.extend(upstream_files(config));
-    files
+    [serving_files(config), upstream_files(config)].concat()
 }
 
 fn serving_files(config: &Config) -> Vec<TlsFile> {

@@ -90,15 +90,13 @@ impl<S> ClientSocket<S> {
         }
         let polled = write(Pin::new(&mut self.stream), context);
         match (&polled, self.listed) {
-            (Poll::Ready(written), listed) => {
+            (Poll::Ready(written), _) => {
                 let bytes = *written.as_ref().unwrap_or(&0);
                 outflow.wrote(bytes);
                 if let Some(frames) = &mut self.frames {
                     frames.budget.sent(bytes);
                 }
-                if listed.is_some() {
-                    self.unlist();
-                }
+                self.unlist();
             }
             // Otherwise it was given up meanwhile, and nobody would wake the task.
             (Poll::Pending, Some(id)) if self.unread.goes_on(id, context.waker()) => {}
