@@ -1,5 +1,7 @@
 //! How metrics are declared; what there is to measure, each room knows itself.
 
+use std::borrow::Borrow;
+
 use prometheus::core::{Atomic, Collector, GenericGauge, GenericGaugeVec};
 use prometheus::{
     Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, Opts, Registry,
@@ -101,7 +103,7 @@ pub fn counters<const N: usize>(
     Ok(values.map(|value| counters.with_label_values(&[value])))
 }
 
-/// The same for two labels.
+/// One for each pair of values of two labels.
 pub fn counter_table<const N: usize, const M: usize>(
     registry: &Registry,
     about: Opts,
@@ -162,17 +164,17 @@ pub fn text(registry: &Registry) -> Result<String> {
 }
 
 /// Increments a gauge while it lives.
-pub struct Open<'a>(&'a IntGauge);
+pub struct Open<G: Borrow<IntGauge>>(G);
 
-impl<'a> Open<'a> {
-    pub fn new(gauge: &'a IntGauge) -> Self {
-        gauge.inc();
+impl<G: Borrow<IntGauge>> Open<G> {
+    pub fn new(gauge: G) -> Self {
+        gauge.borrow().inc();
         Self(gauge)
     }
 }
 
-impl Drop for Open<'_> {
+impl<G: Borrow<IntGauge>> Drop for Open<G> {
     fn drop(&mut self) {
-        self.0.dec();
+        self.0.borrow().dec();
     }
 }

@@ -25,7 +25,6 @@ use h2::{RecvStream, SendStream};
 use http::HeaderMap;
 use http::header::{CONTENT_LENGTH, HeaderValue};
 use pingora_core::protocols::raw_connect::ProxyDigest;
-use pingora_core::protocols::tls::SslDigest;
 use pingora_core::protocols::{
     GetProxyDigest, GetSocketDigest, GetTimingDigest, Peek, Shutdown, SocketDigest, Ssl,
     TimingDigest, UniqueID, UniqueIDType,
@@ -33,7 +32,7 @@ use pingora_core::protocols::{
 use pingora_core::{ErrorType, OrErr};
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
 
-pub use self::dial::dial;
+pub use self::dial::{dial, set_options};
 pub use self::errors::{RedactedError, is_unprocessed};
 
 /// A boxed future whose type the compiler does not know.
@@ -65,10 +64,7 @@ pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 const RECORD: usize = 16 << 10;
 
 /// A connection whose writes wait for [`Flush`].
-pub struct WriteBatch<S> {
-    batch: Arc<Mutex<Batch<S>>>,
-    tls: Option<Arc<SslDigest>>,
-}
+pub struct WriteBatch<S>(Arc<Mutex<Batch<S>>>);
 
 /// Flushes a [`WriteBatch`].
 pub struct Flush<S>(Arc<Mutex<Batch<S>>>);
@@ -77,6 +73,8 @@ struct Batch<S> {
     stream: S,
     /// Not written yet; without memory of its own while empty.
     waiting: BytesMut,
+    /// Bytes that may wait.
+    most: usize,
     /// What a write in [`Flush`] met, for whoever uses the connection next.
     error: Option<io::Error>,
     /// Flushes are left to [`Flush`].
@@ -90,21 +88,28 @@ pub fn batched<S>(stream: S) -> (WriteBatch<S>, Flush<S>) {
     let batch = Arc::new(Mutex::new(Batch {
         stream,
         waiting: BytesMut::new(),
+        most: RECORD,
         error: None,
         defers_flushes: true,
         has_read: false,
     }));
     let flush = Flush(batch.clone());
-    (WriteBatch { batch, tls: None }, flush)
+    (WriteBatch(batch), flush)
 }
 
 /// For HTTP/1.1. A flush is one, because the next request waits for it. Whoever uses the connection must run in
-/// [`Flush::run`], because not every write is followed by a flush. `tls`: what pingora tells of the connection.
-pub fn buffered<S>(stream: S, tls: Option<Arc<SslDigest>>) -> (WriteBatch<S>, Flush<S>) {
-    let (mut stream, flush) = batched(stream);
-    stream.tls = tls;
-    lock(&stream.batch).defers_flushes = false;
+/// [`Flush::run`], because not every write is followed by a flush.
+pub fn buffered<S>(stream: S) -> (WriteBatch<S>, Flush<S>) {
+    let (stream, flush) = batched(stream);
+    lock(&stream.0).defers_flushes = false;
     (stream, flush)
+}
+
+/// For servers over HTTP/1.1: nothing waits, because pingora does not flush the pieces of a body.
+pub fn unbuffered<S>(stream: S) -> WriteBatch<S> {
+    let (stream, _) = buffered(stream);
+    lock(&stream.0).most = 0;
+    stream
 }
 
 impl<S> Flush<S> {
@@ -142,10 +147,10 @@ impl<S: AsyncWrite + Unpin> Batch<S> {
     ) -> Poll<io::Result<usize>> {
         self.met()?;
         let size: usize = pieces.iter().map(|piece| piece.len()).sum();
-        if self.waiting.len() + size > RECORD {
+        if self.waiting.len() + size > self.most {
             ready!(self.write(context))?;
         }
-        if size > RECORD / 2 && self.waiting.is_empty() {
+        if size > self.most / 2 && self.waiting.is_empty() {
             return Pin::new(&mut self.stream).poll_write_vectored(context, pieces);
         }
         for piece in pieces {
@@ -190,7 +195,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for WriteBatch<S> {
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        let mut batch = lock(&self.batch);
+        let mut batch = lock(&self.0);
         // HTTP/2 first reads what has arrived, and then flushes.
         if !batch.defers_flushes {
             batch.met()?;
@@ -208,7 +213,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for WriteBatch<S> {
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        lock(&self.batch).poll_write(context, &[IoSlice::new(bytes)])
+        lock(&self.0).poll_write(context, &[IoSlice::new(bytes)])
     }
 
     fn poll_write_vectored(
@@ -216,15 +221,15 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for WriteBatch<S> {
         context: &mut Context<'_>,
         pieces: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        lock(&self.batch).poll_write(context, pieces)
+        lock(&self.0).poll_write(context, pieces)
     }
 
     fn is_write_vectored(&self) -> bool {
-        lock(&self.batch).stream.is_write_vectored()
+        lock(&self.0).stream.is_write_vectored()
     }
 
     fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let mut batch = lock(&self.batch);
+        let mut batch = lock(&self.0);
         batch.met()?;
         match batch.defers_flushes {
             true => Poll::Ready(Ok(())),
@@ -233,7 +238,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for WriteBatch<S> {
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let mut batch = lock(&self.batch);
+        let mut batch = lock(&self.0);
         ready!(batch.flush(context))?;
         Pin::new(&mut batch.stream).poll_shutdown(context)
     }
@@ -261,11 +266,7 @@ impl<S> UniqueID for WriteBatch<S> {
     }
 }
 
-impl<S> Ssl for WriteBatch<S> {
-    fn get_ssl_digest(&self) -> Option<Arc<SslDigest>> {
-        self.tls.clone()
-    }
-}
+impl<S> Ssl for WriteBatch<S> {}
 
 impl<S> GetTimingDigest for WriteBatch<S> {
     fn get_timing_digest(&self) -> Vec<Option<TimingDigest>> {

@@ -170,7 +170,7 @@ fn an_error_arrives_with_the_next_flush() {
 #[test]
 fn a_flush_of_http1_waits_until_everything_is_written() {
     let socket = Socket::with_room(100);
-    let (mut batch, flush) = buffered(Writer(socket.clone()), None);
+    let (mut batch, flush) = buffered(Writer(socket.clone()));
     let mut work = Box::pin(flush.run(async {
         batch.write_all(&[b'a'; 60]).await.unwrap();
         batch.write_all(&[b'b'; 60]).await.unwrap();
@@ -189,7 +189,7 @@ fn a_flush_of_http1_waits_until_everything_is_written() {
 #[test]
 fn http1_writes_what_is_there_when_it_waits_for_more() {
     let socket = Socket::with_room(usize::MAX);
-    let (mut batch, flush) = buffered(Writer(socket.clone()), None);
+    let (mut batch, flush) = buffered(Writer(socket.clone()));
     let mut work = Box::pin(flush.run(async {
         batch.write_all(b"a").await.unwrap();
         std::future::pending::<()>().await;
@@ -202,8 +202,7 @@ fn http1_writes_what_is_there_when_it_waits_for_more() {
 fn an_error_ends_a_read_of_http1_and_none_of_http2() {
     let socket = Socket::broken();
     let writer = || Writer(socket.clone());
-    for ((mut batch, flush), ends) in [(buffered(writer(), None), true), (batched(writer()), false)]
-    {
+    for ((mut batch, flush), ends) in [(buffered(writer()), true), (batched(writer()), false)] {
         let mut work = Box::pin(flush.run(async {
             batch.write_all(b"a").await.unwrap();
             tokio::task::yield_now().await;
@@ -253,4 +252,13 @@ fn lengths_agree_however_often_they_are_said() {
     ] {
         assert!(!one(values), "{values:?}");
     }
+}
+
+#[test]
+fn what_goes_to_a_server_over_http1_waits_for_no_flush() {
+    let socket = Socket::with_room(usize::MAX);
+    let mut stream = unbuffered(Writer(socket.clone()));
+    let mut work = Box::pin(stream.write_all(b"a"));
+    assert!(matches!(poll(&mut work), Poll::Ready(Ok(()))));
+    assert_eq!(socket.arrived(), [Some(b"a".to_vec())]);
 }

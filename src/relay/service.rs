@@ -14,7 +14,7 @@ use http::header::{ACCEPT, AUTHORIZATION, HeaderMap, HeaderValue};
 use http::request::Parts;
 use http::uri::PathAndQuery;
 use pingora_core::protocols::Stream;
-use pingora_core::protocols::tls::SslDigest;
+use prometheus::IntGauge;
 use rand::Rng as _;
 use tokio::io::{AsyncRead, AsyncWrite};
 
@@ -81,8 +81,8 @@ impl RelayService {
     }
 
     /// Serves one HTTP/2 request.
-    pub async fn process_stream(&self, mut session: ClientSession) {
-        match self.serve_to_end(&mut session).await {
+    pub async fn process_stream(&self, mut session: ClientSession, downstream: &Arc<Downstream>) {
+        match self.serve_to_end(&mut session, downstream).await {
             // The client may have gone away meanwhile.
             Outcome::Answered { reusable: true, .. } => drop(session.finish_body().await),
             served => rare(|| end(session, served)).await,
@@ -90,21 +90,23 @@ impl RelayService {
     }
 
     /// Serves a request until its answer has ended.
-    async fn serve_to_end(&self, session: &mut ClientSession) -> Outcome {
+    async fn serve_to_end(
+        &self,
+        session: &mut ClientSession,
+        downstream: &Arc<Downstream>,
+    ) -> Outcome {
         // Boxed, so that its memory is given back before a watch waits for hours.
-        let (mut delivered, watch) = boxed(|| self.serve(session)).await;
+        let (mut delivered, watch) = boxed(|| self.serve(session, downstream.clone())).await;
         let outcome = loop {
             let mut rest = match delivered {
                 Delivered::Ended(outcome) => break outcome,
                 Delivered::Continues(rest) => rest,
             };
-            let Some(downstream) = session.downstream() else {
-                break Outcome::Broken;
-            };
             // Boxed, because tokio copies the future of every request when it begins.
-            match Box::pin(rest.run(&self.shared, &downstream, session)).await {
+            match Box::pin(rest.run(&self.shared, downstream, session)).await {
                 RestEnd::Ended(outcome) => break outcome,
                 RestEnd::Left(reason) => {
+                    let downstream = downstream.clone();
                     delivered = rare(|| self.hand_over(session, rest, downstream, reason)).await;
                 }
             }
@@ -138,19 +140,19 @@ impl RelayService {
     pub async fn serve_http1(
         &self,
         stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
-        tls: Option<Arc<SslDigest>>,
+        downstream: &Arc<Downstream>,
     ) {
-        let (stream, flush) = buffered(stream, tls);
-        let serving = Box::pin(self.serve_requests(Box::new(stream)));
+        let (stream, flush) = buffered(stream);
+        let serving = Box::pin(self.serve_requests(Box::new(stream), downstream));
         flush.run(serving).await.unwrap_or_default();
     }
 
     /// Serves the requests of an HTTP/1 connection; `None` at its end.
-    async fn serve_requests(&self, mut stream: Stream) -> Option<()> {
+    async fn serve_requests(&self, mut stream: Stream, downstream: &Arc<Downstream>) -> Option<()> {
         let mut begun = BytesMut::new();
         loop {
             let mut session = read(&self.shared, stream, begun).await?;
-            match self.serve_to_end(&mut session).await {
+            match self.serve_to_end(&mut session, downstream).await {
                 Outcome::Answered { reusable: true, .. } => {
                     let ClientSession::H1(session) = session else {
                         return None;
@@ -167,10 +169,14 @@ impl RelayService {
     }
 
     /// Serves a request until its answer ends, or is a watch that has begun.
-    async fn serve(&self, session: &mut ClientSession) -> (Delivered, Option<Box<BegunWatch>>) {
+    async fn serve(
+        &self,
+        session: &mut ClientSession,
+        downstream: Arc<Downstream>,
+    ) -> (Delivered, Option<Box<BegunWatch>>) {
         let started = Instant::now();
         let body_expected = session.has_body();
-        let Some((mut header, downstream)) = session.take_header().zip(session.downstream()) else {
+        let Some(mut header) = session.take_header() else {
             return (Outcome::Broken.into(), None);
         };
         downstream.client.ask();
@@ -435,7 +441,7 @@ fn span(
 }
 
 /// Counts a request while it is open.
-fn counted<'a>(context: &RequestContext<'a>) -> (Open<'a>, Option<Open<'a>>) {
+fn counted<'a>(context: &RequestContext<'a>) -> (Open<&'a IntGauge>, Option<Open<&'a IntGauge>>) {
     let (shared, metrics) = (context.shared, &context.shared.metrics);
     if context.kind == RequestKind::Short {
         return (Open::new(&metrics.in_flight), None);

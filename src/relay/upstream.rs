@@ -34,7 +34,7 @@ use hashbrown::HashMap;
 use http::Method;
 use http::header::{AUTHORIZATION, HeaderMap};
 use lru::LruCache;
-use pingora_core::protocols::{ALPN, Stream};
+use pingora_core::protocols::Stream;
 use pingora_core::{Error, ErrorType, OkOrErr};
 use rustls::ClientConfig;
 use tokio::io::AsyncReadExt;
@@ -44,7 +44,7 @@ use self::health::ReadBudget;
 use self::stream::Connection;
 pub use self::stream::{BodyPrefix, LONG_RUNNING_WINDOW, STREAM_WINDOW, UpstreamSession};
 use crate::config::Config;
-use crate::net::{dial, lock, rare};
+use crate::net::{dial, lock, rare, unbuffered};
 use crate::request::token;
 use crate::tls::credentials::{Credentials, Trust};
 
@@ -401,9 +401,9 @@ async fn open(
     window: u32,
 ) -> pingora_core::Result<New> {
     let stream = dial(address, name, tls).await?;
-    match stream.selected_alpn_proto() {
-        Some(ALPN::H2) => Ok(New::Http2(Connection::open(stream, window).await?)),
-        _ => Ok(New::Http1(stream)),
+    match stream.get_ref().1.alpn_protocol() {
+        Some(b"h2") => Ok(New::Http2(Connection::open(stream, window).await?)),
+        _ => Ok(New::Http1(Box::new(unbuffered(stream)))),
     }
 }
 

@@ -3,9 +3,9 @@
 //! [`files`] limits the number of clients; further clients are refused, and others are not affected. Peers are accepted
 //! even then, because each of their connections carries requests of many users.
 
-use std::any::Any;
 use std::fmt;
 use std::future::poll_fn;
+use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::pin::pin;
 use std::sync::Arc;
@@ -13,24 +13,20 @@ use std::task::Poll;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use async_trait::async_trait;
-use pingora_core::listeners::TlsAccept;
-use pingora_core::listeners::tls::Acceptor;
-use pingora_core::protocols::l4::ext::TcpKeepalive;
-use pingora_core::protocols::l4::stream::Stream as TcpStream;
-use pingora_core::protocols::tls::server::handshake_with_callback;
-use pingora_core::protocols::tls::{TlsRef, TlsStream};
-use pingora_core::protocols::{ALPN, Ssl};
-use pingora_core::{Error, ErrorType, OrErr};
-use tokio::net::TcpListener;
+use prometheus::IntGauge;
+use rustls::ServerConfig;
+use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Mutex;
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::server::TlsStream;
 
 use super::http2;
 use super::listener::ignore_newcomers;
 use super::metrics::ConnectionMetrics;
 use super::socket::ClientSocket;
 use crate::log_throttle::LogRateLimit;
-use crate::net::files;
+use crate::metrics::Open;
+use crate::net::{files, set_options};
 use crate::relay::client::Downstream;
 use crate::relay::service::{HEADER_TIMEOUT, RelayService};
 use crate::relay::shared::Shared;
@@ -46,13 +42,8 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// How long connections that have begun are accepted after listening has stopped: a handshake of TCP on a slow network.
 pub const LAST_HANDSHAKES: Duration = Duration::from_millis(200);
 
-/// Detects half-open connections. Watches may be silent for a long time.
-const KEEPALIVE: TcpKeepalive = TcpKeepalive {
-    idle: Duration::from_secs(15),
-    interval: Duration::from_secs(15),
-    count: 3,
-    user_timeout: Duration::ZERO,
-};
+/// Between questions whether a client is still there.
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(15);
 
 /// This part of the limit for clients is added for peers.
 const PEERS_SHARE: usize = 8;
@@ -89,7 +80,7 @@ impl ConnectionAcceptor {
         loop {
             match listener.accept().await {
                 Ok((tcp, from)) if self.has_room_for(&tcp, from.ip()) => {
-                    let open = Open::new(self.metrics.clone());
+                    let open = Open::new(self.metrics.open.clone());
                     tokio::spawn(self.clone().serve(tcp, from, open));
                 }
                 Ok(_) => {
@@ -105,7 +96,7 @@ impl ConnectionAcceptor {
         }
     }
 
-    fn has_room_for(&self, tcp: &tokio::net::TcpStream, from: IpAddr) -> bool {
+    fn has_room_for(&self, tcp: &TcpStream, from: IpAddr) -> bool {
         let open = usize::try_from(self.metrics.open.get()).unwrap_or_default();
         let most = self.max_clients;
         let room = open < most || (open < most + most / PEERS_SHARE && self.is_peers_address(from));
@@ -121,17 +112,14 @@ impl ConnectionAcceptor {
     }
 
     /// `_open`: counts this connection.
-    async fn serve(self: Arc<Self>, tcp: tokio::net::TcpStream, from: SocketAddr, _open: Open) {
+    async fn serve(self: Arc<Self>, tcp: TcpStream, from: SocketAddr, _open: Open<IntGauge>) {
         let handshake = Box::pin(async {
-            tcp.readable()
-                .await
-                .or_err(ErrorType::TLSHandshakeFailure, "waiting for its beginning")?;
-            in_turn(&self.handshake_lock, self.handshake(tcp, from)).await
+            set_options(&tcp, KEEPALIVE_INTERVAL, None)?;
+            let config = |local| self.tls.load().at(local).clone();
+            handshake(tcp, &self.handshake_lock, config).await
         });
-        let handshake = tokio::time::timeout(HANDSHAKE_TIMEOUT, handshake).await;
-        let timed_out = || Error::e_explain(ErrorType::TLSHandshakeTimedout, "it took too long");
-        match handshake.unwrap_or_else(|_| timed_out()) {
-            Ok(stream) => self.serve_requests(stream).await,
+        match handshake.await {
+            Ok(stream) => self.serve_requests(stream, from.ip()).await,
             Err(error) => {
                 self.metrics.failed_handshakes.inc();
                 tracing::debug!(client = %from, %error, "TLS handshake failed");
@@ -140,19 +128,18 @@ impl ConnectionAcceptor {
     }
 
     /// Closes a connection that sends no request. pingora waits for the first bytes of HTTP/2 without a limit.
-    async fn serve_requests(&self, stream: TlsStream<TcpStream>) {
-        let tls = stream.get_ssl_digest();
-        let downstream = tls.as_ref().and_then(|tls| tls.extension.get());
-        let Some(downstream) = downstream.map(Arc::<Downstream>::clone) else {
-            return;
-        };
-        let is_http2 = stream.selected_alpn_proto() == Some(ALPN::H2);
+    async fn serve_requests(&self, stream: TlsStream<TcpStream>, from: IpAddr) {
+        let (_, tls) = stream.get_ref();
+        let is_http2 = tls.alpn_protocol() == Some(b"h2");
+        let chain = tls.peer_certificates().unwrap_or_default().to_vec();
+        let client = ClientConnection::new(from.to_canonical(), rand::random(), chain);
+        let downstream = Arc::new(Downstream::new(client));
         let unread = self.shared.limits.unread.clone();
         let socket = ClientSocket::new(stream, downstream.clone(), unread);
         let mut serving = pin!(async {
             match is_http2 {
                 true => http2::serve(&self.service, socket, &downstream).await,
-                false => self.service.serve_http1(socket, tls).await,
+                false => self.service.serve_http1(socket, &downstream).await,
             }
         });
         let first = tokio::time::timeout(HEADER_TIMEOUT, &mut serving).await;
@@ -160,23 +147,28 @@ impl ConnectionAcceptor {
             serving.await;
         }
     }
+}
 
-    async fn handshake(
-        &self,
-        tcp: tokio::net::TcpStream,
-        from: SocketAddr,
-    ) -> pingora_core::Result<TlsStream<TcpStream>> {
-        let local = tcp.local_addr().ok().map(|address| address.ip());
-        let mut tcp = TcpStream::from(tcp);
-        tcp.set_nodelay()?;
-        tcp.set_keepalive(&KEEPALIVE)?;
-        let acceptor = Acceptor::from_server_config(self.tls.load().at(local).clone());
-        handshake_with_callback(&acceptor, tcp, &Handshake { from }).await
-    }
+/// The TLS handshake of a new connection. `config`: for connections to this address of the proxy.
+pub async fn handshake(
+    tcp: TcpStream,
+    lock: &Mutex<()>,
+    config: impl FnOnce(Option<IpAddr>) -> Arc<ServerConfig>,
+) -> io::Result<TlsStream<TcpStream>> {
+    let handshake = async {
+        // It waits for the lock only when it has begun.
+        tcp.readable().await?;
+        let handshake = async {
+            let local = tcp.local_addr().ok().map(|address| address.ip());
+            TlsAcceptor::from(config(local)).accept(tcp).await
+        };
+        in_turn(lock, handshake).await
+    };
+    tokio::time::timeout(HANDSHAKE_TIMEOUT, handshake).await?
 }
 
 /// Signing a handshake takes as long as many requests. Ready tasks run between two handshakes.
-pub async fn in_turn<T>(lock: &Mutex<()>, handshake: impl Future<Output = T>) -> T {
+async fn in_turn<T>(lock: &Mutex<()>, handshake: impl Future<Output = T>) -> T {
     let mut handshake = pin!(handshake);
     let guard = lock.lock().await;
     let begun = poll_fn(|context| Poll::Ready(handshake.as_mut().poll(context))).await;
@@ -192,39 +184,5 @@ fn warn_refused(problem: &dyn fmt::Display) {
     static LOG_RATE: LogRateLimit = LogRateLimit::new();
     if let Some(left_out) = LOG_RATE.admit() {
         tracing::warn!(%problem, left_out, "clients are not let in");
-    }
-}
-
-struct Open(Arc<ConnectionMetrics>);
-
-impl Open {
-    fn new(metrics: Arc<ConnectionMetrics>) -> Self {
-        metrics.open.inc();
-        Self(metrics)
-    }
-}
-
-impl Drop for Open {
-    fn drop(&mut self) {
-        self.0.open.dec();
-    }
-}
-
-/// Attaches a [`Downstream`] to each connection.
-struct Handshake {
-    from: SocketAddr,
-}
-
-#[async_trait]
-impl TlsAccept for Handshake {
-    async fn handshake_complete_callback(
-        &self,
-        tls: &TlsRef,
-    ) -> Option<Arc<dyn Any + Send + Sync>> {
-        let chain = tls.peer_cert_chain_der().unwrap_or_default().to_vec();
-        let address = self.from.ip().to_canonical();
-        let connection = ClientConnection::new(address, rand::random(), chain);
-        // An `Arc` in the `Arc`: requests clone it while they use the session.
-        Some(Arc::new(Arc::new(Downstream::new(connection))))
     }
 }

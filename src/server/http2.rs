@@ -157,24 +157,20 @@ impl Lifetime {
             draining,
             ended: None,
             asked: false,
-            idle_time: if draining {
-                FIRST_REQUEST_TIMEOUT
-            } else {
-                IDLE_TIMEOUT
+            idle_time: match draining {
+                true => FIRST_REQUEST_TIMEOUT,
+                false => IDLE_TIMEOUT,
             },
         }
     }
 
     /// Follows what was decided about the connection and the proxy. `true`: the idle time begins anew.
-    fn update<T>(
+    fn update(
         &mut self,
         is_ending: bool,
         is_draining: bool,
-        connection: &mut Connection<T, Bytes>,
-    ) -> bool
-    where
-        T: AsyncRead + AsyncWrite + Unpin,
-    {
+        connection: &mut Connection<impl AsyncRead + AsyncWrite + Unpin, Bytes>,
+    ) -> bool {
         let ends = self.ended.is_none() && is_ending;
         if ends {
             self.end(connection);
@@ -229,11 +225,12 @@ impl Requests<'_> {
             return !self.running.are_none();
         }
         self.downstream.accepted.fetch_add(1, Ordering::Relaxed);
-        let stream = ClientStream::new(request, respond, self.downstream.clone());
+        let stream = ClientStream::new(request, respond);
         let session = ClientSession::H2(Box::new(stream));
         let (service, running) = (self.service.clone(), self.running.clone().begin());
+        let downstream = self.downstream.clone();
         tokio::spawn(async move {
-            service.process_stream(session).await;
+            service.process_stream(session, &downstream).await;
             drop(running);
         });
         true

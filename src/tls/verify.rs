@@ -48,7 +48,7 @@ impl ClientCertVerifier for AcceptParsable {
         _intermediates: &[CertificateDer<'_>],
         _now: UnixTime,
     ) -> Result<ClientCertVerified, rustls::Error> {
-        // pingora reads serial and organization with x509-parser and panics where that fails.
+        // Go fails this handshake, too.
         pem::parsed(end_entity).ok_or(CertificateError::BadEncoding)?;
         Ok(ClientCertVerified::assertion())
     }
@@ -62,20 +62,18 @@ impl ClientCertVerifier for AcceptParsable {
         let key = key(cert)?;
         let key = RawPublicKeyEntity::try_from(&key).map_err(|_| CertificateError::BadEncoding)?;
         // Of any curve: a TLS 1.2 signature scheme names only the hash.
-        let fitting = ALGORITHMS
-            .mapping
-            .iter()
-            .filter(|(scheme, _)| *scheme == dss.scheme)
-            .flat_map(|(_, algorithms)| *algorithms);
-        for algorithm in fitting {
-            if key
-                .verify_signature(*algorithm, message, dss.signature())
-                .is_ok()
-            {
-                return Ok(HandshakeSignatureValid::assertion());
-            }
+        let fitting = ALGORITHMS.mapping.iter();
+        let fitting = fitting.filter(|(scheme, _)| *scheme == dss.scheme);
+        let verified = fitting
+            .flat_map(|(_, algorithms)| *algorithms)
+            .any(|algorithm| {
+                let verified = key.verify_signature(*algorithm, message, dss.signature());
+                verified.is_ok()
+            });
+        match verified {
+            true => Ok(HandshakeSignatureValid::assertion()),
+            false => Err(CertificateError::BadSignature.into()),
         }
-        Err(CertificateError::BadSignature.into())
     }
 
     fn verify_tls13_signature(

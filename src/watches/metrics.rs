@@ -68,7 +68,7 @@ metrics! {
 
 impl WatchMetrics {
     /// Counts an open watch until the result is dropped. `followed`: a final bookmark is prepared for it.
-    pub fn open(&self, followed: bool) -> Open<'_> {
+    pub fn open(&self, followed: bool) -> Open<&IntGauge> {
         let [other, bookmarks] = &self.open;
         Open::new(if followed { bookmarks } else { other })
     }

@@ -8,12 +8,11 @@ pub mod frames;
 mod pki;
 
 use std::collections::BTreeMap;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use async_trait::async_trait;
 use kube_interop_proxy::cluster::catalog::{OwnServer, Published};
 use kube_interop_proxy::config::settings::SharedSettings;
 use kube_interop_proxy::config::{Config, parse};
@@ -38,11 +37,6 @@ use kube_interop_proxy::watches::WatchState;
 use kube_interop_proxy::watches::change_logs::ChangeLogs;
 use kube_interop_proxy::watches::stored_here::StoredHere;
 use kube_interop_proxy::x509::Roots;
-use pingora_core::listeners::TlsAccept;
-use pingora_core::listeners::tls::Acceptor;
-use pingora_core::protocols::Ssl;
-use pingora_core::protocols::tls::TlsRef;
-use pingora_core::protocols::tls::server::handshake_with_callback;
 use prometheus::Registry;
 use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, ServerConfig};
@@ -52,8 +46,8 @@ use tokio::runtime::{Builder, Runtime};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
-use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
+use tokio_rustls::{TlsAcceptor, TlsConnector};
 
 use self::pki::{Pki, SERVER_NAME};
 
@@ -234,45 +228,25 @@ impl Service {
         (ours, serving)
     }
 
-    /// A connection of HTTP/1.1, over TLS: its certificate and address are kept with it.
+    /// A connection of HTTP/1.1, over TLS.
     pub async fn http1(
         &self,
         client: Client,
     ) -> (TlsStream<DuplexStream>, impl Future<Output = ()> + use<>) {
         let (ours, theirs) = tokio::io::duplex(BUFFER);
-        let acceptor = Acceptor::from_server_config(WORLD.tls.clone());
-        let accept = handshake_with_callback(&acceptor, theirs, &Accept);
+        let accept = TlsAcceptor::from(WORLD.tls.clone()).accept(theirs);
         let connector = TlsConnector::from(WORLD.client_tls(client));
         let name = ServerName::try_from(SERVER_NAME).expect("a name");
         let (theirs, ours) = tokio::join!(accept, connector.connect(name, ours));
         let relay = self.relay.clone();
         let theirs = theirs.expect("a handshake");
-        let digest = theirs.get_ssl_digest().expect("TLS");
-        let downstream = digest
-            .extension
-            .get::<Arc<Downstream>>()
-            .expect("a connection");
+        let chain = theirs.get_ref().1.peer_certificates().unwrap_or_default();
+        let connection = ClientConnection::new(CLIENT.into(), 7, chain.to_vec());
+        let downstream = Arc::new(Downstream::new(connection));
         let unread = self.shared.limits.unread.clone();
         let socket = ClientSocket::new(theirs, downstream.clone(), unread);
-        let tls = Some(digest);
-        let serving = async move { relay.serve_http1(socket, tls).await };
+        let serving = async move { relay.serve_http1(socket, &downstream).await };
         (ours.expect("a handshake"), serving)
-    }
-}
-
-/// As the TLS port does.
-struct Accept;
-
-#[async_trait]
-impl TlsAccept for Accept {
-    async fn handshake_complete_callback(
-        &self,
-        tls: &TlsRef,
-    ) -> Option<Arc<dyn std::any::Any + Send + Sync>> {
-        let chain = tls.peer_cert_chain_der();
-        let chain = chain.map(<[_]>::to_vec).unwrap_or_default();
-        let connection = ClientConnection::new(IpAddr::V4(CLIENT), 7, chain);
-        Some(Arc::new(Arc::new(Downstream::new(connection))))
     }
 }
 

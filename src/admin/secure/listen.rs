@@ -1,6 +1,5 @@
 //! Serves connections of the secure admin port: their handshakes, and their requests over HTTP/1.1.
 
-use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,9 +9,6 @@ use http::{HeaderMap, StatusCode, request};
 use rustls::ServerConfig;
 use tokio::net::TcpStream;
 use tokio::sync::Mutex;
-use tokio::time::timeout;
-use tokio_rustls::TlsAcceptor;
-use tokio_rustls::server::TlsStream;
 
 use super::gate::Gate;
 use super::review::{PATH, Verdict};
@@ -23,7 +19,7 @@ use crate::client::ClientMaker;
 use crate::net::files;
 use crate::relay::shared::Shared;
 use crate::request::caller::ClientConnection;
-use crate::server::accept::in_turn;
+use crate::server::accept::handshake;
 use crate::tls::serving::ServingTls;
 
 const PORT: AdminPort = AdminPort {
@@ -33,7 +29,6 @@ const PORT: AdminPort = AdminPort {
     grace: Duration::from_secs(1),
     may_use: |tcp| files::is_for_requests(tcp),
 };
-const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// What serves the connections of the port.
 pub struct SecurePort {
@@ -72,24 +67,17 @@ impl SecurePort {
     }
 
     async fn serve(&self, tcp: TcpStream, from: SocketAddr) {
-        let handshake = timeout(HANDSHAKE_TIMEOUT, self.handshake(tcp));
-        let Ok(Ok(stream)) = handshake.await else {
+        let config = |local| {
+            let mut config = ServerConfig::clone(self.tls.load().at(local));
+            config.alpn_protocols = vec![b"http/1.1".to_vec()];
+            Arc::new(config)
+        };
+        let Ok(stream) = handshake(tcp, &self.handshake_lock, config).await else {
             return tracing::debug!(client = %from, "TLS handshake on the secure admin port failed");
         };
         let chain = stream.get_ref().1.peer_certificates().unwrap_or_default();
         let connection = ClientConnection::new(from.ip().to_canonical(), 0, chain.to_vec());
         serve_http(stream, |request| self.answer(request, &connection)).await;
-    }
-
-    async fn handshake(&self, tcp: TcpStream) -> io::Result<TlsStream<TcpStream>> {
-        // It takes its turn when it begins.
-        tcp.readable().await?;
-        tcp.set_nodelay(true)?;
-        let local = tcp.local_addr().ok().map(|address| address.ip());
-        let mut config = ServerConfig::clone(self.tls.load().at(local));
-        config.alpn_protocols = vec![b"http/1.1".to_vec()];
-        let handshake = TlsAcceptor::from(Arc::new(config)).accept(tcp);
-        in_turn(&self.handshake_lock, handshake).await
     }
 
     async fn answer(

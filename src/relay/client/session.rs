@@ -41,7 +41,6 @@ pub enum ClientSession {
 
 /// A request over HTTP/2. Dropping it before the end of the answer resets the stream.
 pub struct ClientStream {
-    downstream: Arc<Downstream>,
     /// Until it is taken.
     header: Option<Box<Parts>>,
     body: RecvStream,
@@ -61,17 +60,6 @@ impl ClientSession {
         match self {
             Self::H1(session) => Some(session),
             Self::H2(_) => None,
-        }
-    }
-
-    /// The client's connection.
-    pub fn downstream(&self) -> Option<Arc<Downstream>> {
-        match self {
-            Self::H1(session) => {
-                let tls = session.digest()?.ssl_digest.as_ref()?;
-                tls.extension.get::<Arc<Downstream>>().cloned()
-            }
-            Self::H2(stream) => Some(stream.downstream.clone()),
         }
     }
 
@@ -212,16 +200,11 @@ impl ClientSession {
 }
 
 impl ClientStream {
-    pub fn new(
-        request: Request<RecvStream>,
-        respond: SendResponse<Bytes>,
-        downstream: Arc<Downstream>,
-    ) -> Self {
+    pub fn new(request: Request<RecvStream>, respond: SendResponse<Bytes>) -> Self {
         let (header, body) = request.into_parts();
         let empty = header.headers.get(CONTENT_LENGTH);
         let empty = empty.is_some_and(|length| length.as_bytes() == b"0");
         Self {
-            downstream,
             header: Some(Box::new(header)),
             has_body: !empty && !body.is_end_stream(),
             body,

@@ -22,6 +22,7 @@ use pingora_core::protocols::Stream;
 use pingora_core::protocols::http::v1::client::HttpSession as Http1Session;
 use pingora_core::{Error, ErrorType, OkOrErr, OrErr};
 use pingora_http::{RequestHeader, ResponseHeader};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
@@ -325,7 +326,10 @@ pub(super) struct Connection {
 
 impl Connection {
     /// Begins HTTP/2 on a connection. `window`: bytes of an unread answer that may be buffered here.
-    pub(super) async fn open(stream: Stream, window: u32) -> pingora_core::Result<Arc<Self>> {
+    pub(super) async fn open(
+        stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+        window: u32,
+    ) -> pingora_core::Result<Arc<Self>> {
         let (stream, flush) = batched(stream);
         let mut options = Builder::new();
         options

@@ -14,6 +14,7 @@ use http::StatusCode;
 use http::header::{CONTENT_LENGTH, HeaderValue};
 use pingora_core::{Error, ErrorType};
 use pingora_http::ResponseHeader;
+use prometheus::IntGauge;
 use tokio::time::{Instant, timeout, timeout_at};
 
 use super::watched::Watch;
@@ -45,7 +46,7 @@ pub struct FinalBookmark<'a> {
     pub(super) shared: &'a Shared,
     /// The request began during the drain: it ends last.
     late: bool,
-    _open: Option<Open<'a>>,
+    _open: Option<Open<&'a IntGauge>>,
     watch: Option<Arc<Watch>>,
 }
 
