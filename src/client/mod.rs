@@ -179,7 +179,7 @@ impl ClientMaker {
             .map_err(ClientError::Connect)?;
         let (sender, connection) = http1::handshake(TokioIo::new(tls))
             .await
-            .map_err(exchange)?;
+            .map_err(|error| ClientError::Exchange(error.into()))?;
         let task = tokio::spawn(connection);
         Ok(Connection {
             sender,
@@ -334,7 +334,7 @@ impl Client {
             .sender
             .send_request(request)
             .await
-            .map_err(exchange)?
+            .map_err(|error| ClientError::Exchange(error.into()))?
             .into_parts();
         let body = Limited::new(body, MAX_BODY)
             .collect()
@@ -377,8 +377,4 @@ fn is_cut(error: &(dyn std::error::Error + 'static)) -> bool {
 
 fn left(deadline: Instant) -> Duration {
     deadline.saturating_duration_since(Instant::now())
-}
-
-fn exchange(error: hyper::Error) -> ClientError {
-    ClientError::Exchange(error.into())
 }
