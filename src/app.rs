@@ -14,6 +14,7 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use crate::admin::predecessor::{self, AdminListener};
+use crate::admin::status::StatusReader;
 use crate::cluster::Foundation;
 use crate::cluster::catalog::{CatalogInputs, OwnServer, Published};
 use crate::cluster::connector::Connector;
@@ -23,9 +24,7 @@ use crate::config::Config;
 use crate::config::settings::SharedSettings;
 use crate::discovery::metrics::PeerDiscoveryMetrics;
 use crate::discovery::peer_discovery::SharedPeerDiscovery;
-use crate::local::discovery::LocalView;
 use crate::net::files;
-use crate::otlp::Tracer;
 use crate::otlp::metrics::SpanMetrics;
 use crate::publish::Publishing;
 use crate::publish::announcement::Announcement;
@@ -73,12 +72,11 @@ pub struct Bound {
 pub fn build(mut config: Config, reload: Option<ReloadInputs>) -> anyhow::Result<Bound> {
     files::raise_limit();
     let ports = Ports::bind(&mut config)?;
-    let (serving, admin) = (ports.serving, ports.admin);
+    let (serving, admin) = (ports.serving, ports.admin.address);
     let threads = ports.listeners.len();
     let (certificates, cas, rotations) = rotate::begin(&config)?;
     let (mut wiring, ends) = Wiring::new(&config, &certificates)?;
-    let (view, peer_discovery) = wiring.follow(&config, ends)?;
-    let publishing = wiring.publish(&config, view)?;
+    let (peer_discovery, publishing) = wiring.follow(&config, ends)?;
     let shared = wiring.relay(config, cas, peer_discovery)?;
     let (server, control) = wiring.serve(&shared, ports, rotations, certificates.server, reload)?;
     let version = env!("CARGO_PKG_VERSION");
@@ -139,13 +137,13 @@ impl Wiring {
         Ok((wiring, ends))
     }
 
-    /// Starts what follows the local apiserver, etcd and peers.
+    /// Starts what follows the local apiserver, etcd and peers, and what announces this server.
     fn follow(
         &mut self,
         config: &Config,
         ends: CatalogInputs,
-    ) -> anyhow::Result<(watch::Receiver<LocalView>, Arc<SharedPeerDiscovery>)> {
-        let given = &self.given;
+    ) -> anyhow::Result<(Arc<SharedPeerDiscovery>, Publishing)> {
+        let (given, control) = (&self.given, &mut self.control);
         let published = &given.published;
         let view = local::start(
             config,
@@ -157,9 +155,9 @@ impl Wiring {
                 former: published.former.clone(),
                 header_names: published.header_names.subscribe(),
             },
-            &mut self.control,
+            control,
         );
-        cluster::start(config, given, ends, view.clone(), &mut self.control)?;
+        cluster::start(config, given, ends, view.clone(), control)?;
         let peer_discovery = discovery::start(
             config,
             discovery::DiscoveryInputs {
@@ -169,17 +167,8 @@ impl Wiring {
                 view: view.clone(),
                 metrics: PeerDiscoveryMetrics::new(&self.registry)?,
             },
-            &mut self.control,
+            control,
         )?;
-        Ok((view, peer_discovery))
-    }
-
-    /// Starts what announces this server.
-    fn publish(
-        &mut self,
-        config: &Config,
-        view: watch::Receiver<LocalView>,
-    ) -> anyhow::Result<Publishing> {
         let inputs = publish::PublishInputs {
             ids: self.ids.clone(),
             view,
@@ -187,8 +176,8 @@ impl Wiring {
             identity_metrics: IdentityMetrics::new(&self.registry)?,
             lease_metrics: self.lease_metrics.clone(),
         };
-        let (given, control) = (&self.given, &mut self.control);
-        Ok(publish::start(config, given, inputs, control))
+        let publishing = publish::start(config, given, inputs, control);
+        Ok((peer_discovery, publishing))
     }
 
     /// Starts what requests are served by.
@@ -216,7 +205,8 @@ impl Wiring {
             watches: watches::start(connector, keys, local, servers, control),
             limits: Limits::new(metrics.unread.clone()),
             metrics,
-            tracer: tracer(&config, &self.registry, control)?,
+            tracer: otlp::start(&config, SpanMetrics::new(&self.registry)?, control)
+                .context("tracing.endpoint")?,
             shutdown: Shutdown::new(config.shutdown.drain),
             control_panicked: Arc::default(),
             config,
@@ -238,14 +228,16 @@ impl Wiring {
         let reload_metrics = Arc::new(ReloadMetrics::new(&self.registry)?);
         let (start_listening, starts_listening) = watch::channel(!ports.has_predecessor);
         let admin_bound = admin::start(
-            shared,
             admin::AdminInputs {
-                listener: ports.admin_listener,
-                secure: ports.secure_admin_listener,
-                registry: &self.registry,
-                certificates: certificate_metrics.clone(),
-                reload: reload_metrics.clone(),
-                lease: self.lease_metrics,
+                listener: ports.admin,
+                secure: ports.secure_admin,
+                status: StatusReader {
+                    shared: shared.clone(),
+                    certificates: certificate_metrics.clone(),
+                    reload: reload_metrics.clone(),
+                    lease: self.lease_metrics,
+                },
+                registry: self.registry.clone(),
                 tls: tls.clone(),
                 maker: self.given.maker,
             },
@@ -272,24 +264,6 @@ impl Wiring {
         self.control.spawn(memory::give_back());
         Ok((server, self.control))
     }
-}
-
-/// What takes the spans of requests, if they have somewhere to go.
-fn tracer(
-    config: &Config,
-    registry: &Registry,
-    control: &mut JoinSet<()>,
-) -> anyhow::Result<Option<Arc<Tracer>>> {
-    let metrics = SpanMetrics::new(registry)?;
-    let Some(endpoint) = &config.tracing.endpoint else {
-        return Ok(None);
-    };
-    let instance = config.peer.advertise_address.to_string();
-    let per_million = config.tracing.sampling_rate_per_million;
-    let tracer = otlp::start(endpoint, per_million, &instance, metrics, control);
-    tracer
-        .map(|it| Some(Arc::new(it)))
-        .context("tracing.endpoint")
 }
 
 impl Bound {
@@ -326,9 +300,8 @@ struct Ports {
     serving: SocketAddr,
     /// For each core one of each address.
     listeners: Vec<Vec<TcpListener>>,
-    admin: SocketAddr,
-    admin_listener: AdminListener,
-    secure_admin_listener: Option<AdminListener>,
+    admin: AdminListener,
+    secure_admin: Option<AdminListener>,
     /// Another proxy has these addresses and is stopping.
     has_predecessor: bool,
 }
@@ -340,11 +313,13 @@ impl Ports {
     fn bind(config: &mut Config) -> anyhow::Result<Self> {
         let threads = std::thread::available_parallelism().map_or(1, usize::from);
         let has_predecessor = predecessor::is_stopping(config.admin.bind_address);
+        let bind_admin = |address| {
+            AdminListener::bind(address, has_predecessor)
+                .with_context(|| format!("cannot listen on {address}"))
+        };
         // First: two proxies could share the other addresses, and neither would notice.
-        let (admin, admin_listener) = bind_admin(config.admin.bind_address, has_predecessor)?;
-        let secure_admin = config.admin.secure_bind_address;
-        let secure_admin = secure_admin.map(|address| bind_admin(address, has_predecessor));
-        let secure_admin_listener = secure_admin.transpose()?.map(|(_, listener)| listener);
+        let admin = bind_admin(config.admin.bind_address)?;
+        let secure_admin = config.admin.secure_bind_address.map(bind_admin);
         let address = config.serving.bind_address;
         let bind = |address, presence| {
             let bind = || {
@@ -371,21 +346,8 @@ impl Ports {
             serving,
             listeners,
             admin,
-            admin_listener,
-            secure_admin_listener,
+            secure_admin: secure_admin.transpose()?,
             has_predecessor,
         })
-    }
-}
-
-fn bind_admin(
-    address: SocketAddr,
-    has_predecessor: bool,
-) -> anyhow::Result<(SocketAddr, AdminListener)> {
-    let bound = predecessor::bind(address).and_then(|it| Ok((it.local_addr()?, it)));
-    match bound {
-        Ok((real, listener)) => Ok((real, AdminListener::Bound(listener))),
-        Err(_) if has_predecessor => Ok((address, AdminListener::Awaited(address))),
-        Err(error) => Err(error).with_context(|| format!("cannot listen on {address}")),
     }
 }

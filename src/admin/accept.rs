@@ -25,7 +25,7 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout_at};
 
 use super::page;
-use super::pages::{AdminResponse, TEXT};
+use super::pages::{AdminResponse, text};
 use crate::log_throttle::LogRateLimit;
 use crate::net::lock;
 
@@ -108,10 +108,7 @@ pub(super) async fn serve_http<A: Future<Output = AdminResponse>>(
         async {
             let answer = match answer {
                 Some(answer) => answer.await,
-                None => {
-                    let text = "only GET and HEAD\n".to_owned();
-                    (StatusCode::METHOD_NOT_ALLOWED, TEXT, text)
-                }
+                None => text(StatusCode::METHOD_NOT_ALLOWED, "only GET and HEAD"),
             };
             Ok::<_, Infallible>(response(answer))
         }
@@ -146,6 +143,7 @@ mod tests {
     use tokio::io::{AsyncWriteExt as _, duplex};
 
     use super::*;
+    use crate::admin::pages::TEXT;
 
     #[tokio::test(start_paused = true)]
     async fn who_asks_for_nothing_or_reads_nothing_is_closed_and_who_has_asked_may_come_back() {

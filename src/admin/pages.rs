@@ -1,5 +1,6 @@
 //! The operator's port: `/livez`, `/readyz`, `/metrics`, `/statusz`. Plain HTTP, loopback only.
 
+use std::fmt::Display;
 use std::sync::atomic::Ordering;
 
 use http::header::ACCEPT;
@@ -32,20 +33,12 @@ pub(super) enum Reasons {
 
 /// Responds to requests on the admin port.
 pub struct Pages {
-    status: StatusReader,
-    registry: Registry,
-    gauges: Gauges,
+    pub(super) status: StatusReader,
+    pub(super) registry: Registry,
+    pub(super) gauges: Gauges,
 }
 
 impl Pages {
-    pub fn new(status: StatusReader, registry: &Registry) -> Result<Self, prometheus::Error> {
-        Ok(Self {
-            status,
-            gauges: Gauges::new(registry)?,
-            registry: registry.clone(),
-        })
-    }
-
     pub(super) async fn answer(&self, request: request::Parts) -> AdminResponse {
         let query = request.uri.query();
         match request.uri.path() {
@@ -53,10 +46,9 @@ impl Pages {
             "/readyz" => self.readyz(query, Reasons::Told),
             "/metrics" => self.metrics(),
             "/statusz" => self.statusz(&request).await,
-            "/" => (
+            "/" => text(
                 StatusCode::OK,
-                TEXT,
-                "/livez\n/readyz?verbose\n/metrics\n/statusz\n/statusz?format=json\n".to_owned(),
+                "/livez\n/readyz?verbose\n/metrics\n/statusz\n/statusz?format=json",
             ),
             _ => not_found(),
         }
@@ -73,15 +65,15 @@ impl Pages {
 
     async fn statusz(&self, request: &request::Parts) -> AdminResponse {
         if !is_by_address(request) {
-            let text = "ask for it by an IP address or as localhost\n";
-            return (StatusCode::MISDIRECTED_REQUEST, TEXT, text.to_owned());
+            let why = "ask for it by an IP address or as localhost";
+            return text(StatusCode::MISDIRECTED_REQUEST, why);
         }
         let status = self.status.document().await;
-        let (content_type, text) = match prefers_json(request) {
+        let (content_type, written) = match prefers_json(request) {
             true => (JSON, serde_json::to_string_pretty(&status)),
             false => (HTML, page::with(&status)),
         };
-        match text {
+        match written {
             Ok(text) => (StatusCode::OK, content_type, text + "\n"),
             Err(error) => internal_error(error),
         }
@@ -90,21 +82,18 @@ impl Pages {
     /// 500 once a background task has panicked: only a restart helps.
     pub(super) fn livez(&self) -> AdminResponse {
         match self.status.shared.control_panicked.load(Ordering::Relaxed) {
-            false => (StatusCode::OK, TEXT, "ok\n".to_owned()),
-            true => {
-                let text = "[-]control failed: a task has panicked\nlivez check failed\n";
-                (StatusCode::INTERNAL_SERVER_ERROR, TEXT, text.to_owned())
-            }
+            false => text(StatusCode::OK, "ok"),
+            true => internal_error("[-]control failed: a task has panicked\nlivez check failed"),
         }
     }
 
-    /// The same text as kube-apiserver's `/readyz`: failed checks are always named, all checks with `?verbose`.
+    /// Text like that of kube-apiserver's `/readyz`: failed checks are always named, all checks with `?verbose`.
     pub(super) fn readyz(&self, query: Option<&str>, reasons: Reasons) -> AdminResponse {
         let verbose = query_values(query, "verbose").next().is_some();
         let checks = self.status.checks();
         let ready = checks.iter().all(|check| check.missing.is_none());
         if ready && !verbose {
-            return (StatusCode::OK, TEXT, "ok\n".to_owned());
+            return text(StatusCode::OK, "ok");
         }
         let lines = checks.iter().map(|check| match &check.missing {
             None => format!("[+]{} ok\n", check.name),
@@ -121,14 +110,17 @@ impl Pages {
     }
 }
 
-fn internal_error(error: impl std::fmt::Display) -> AdminResponse {
-    let text = format!("{error}\n");
-    (StatusCode::INTERNAL_SERVER_ERROR, TEXT, text)
+/// A response of some words.
+pub(super) fn text(status: StatusCode, text: impl Display) -> AdminResponse {
+    (status, TEXT, format!("{text}\n"))
+}
+
+fn internal_error(error: impl Display) -> AdminResponse {
+    text(StatusCode::INTERNAL_SERVER_ERROR, error)
 }
 
 pub(super) fn not_found() -> AdminResponse {
-    let text = "404 page not found\n".to_owned();
-    (StatusCode::NOT_FOUND, TEXT, text)
+    text(StatusCode::NOT_FOUND, "404 page not found")
 }
 
 /// `?format=` decides; else `Accept`, and in doubt it is the page.

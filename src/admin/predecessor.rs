@@ -14,22 +14,30 @@ const REQUEST: &[u8] =
 /// What [`super::pages`] says of a proxy that is stopping.
 const STOPPING: &str = "[-]serving failed: stopping";
 
-/// The listener of the admin port.
-pub enum AdminListener {
-    Bound(TcpListener),
-    /// A proxy that is stopping still has this address.
-    Awaited(SocketAddr),
+/// The listener of an admin port.
+pub struct AdminListener {
+    pub address: SocketAddr,
+    /// `None`: a proxy that is stopping still has the address.
+    socket: Option<TcpListener>,
 }
 
 impl AdminListener {
-    /// The listener, as soon as the address is free.
-    pub async fn bound(self) -> TcpListener {
-        let address = match self {
-            Self::Bound(listener) => return listener,
-            Self::Awaited(address) => address,
+    /// Binds the port, if it is not taken by a predecessor.
+    pub fn bind(address: SocketAddr, has_predecessor: bool) -> io::Result<Self> {
+        let socket = match bind(address) {
+            Err(_) if has_predecessor => None,
+            bound => Some(bound?),
         };
+        let real = socket.as_ref().map(TcpListener::local_addr);
+        let address = real.unwrap_or(Ok(address))?;
+        Ok(Self { address, socket })
+    }
+
+    /// The listener, as soon as the address is free.
+    pub async fn bound(mut self) -> TcpListener {
         loop {
-            if let Ok(listener) = bind(address) {
+            let bound = self.socket.take().or_else(|| bind(self.address).ok());
+            if let Some(listener) = bound {
                 return listener;
             }
             tokio::time::sleep(PAUSE).await;
@@ -37,8 +45,7 @@ impl AdminListener {
     }
 }
 
-/// Binds the admin port.
-pub fn bind(address: SocketAddr) -> io::Result<TcpListener> {
+fn bind(address: SocketAddr) -> io::Result<TcpListener> {
     let listener = TcpListener::bind(address)?;
     listener.set_nonblocking(true)?;
     Ok(listener)

@@ -5,19 +5,16 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use prometheus::Registry;
-use tokio::sync::watch;
+use tokio::sync::{Mutex, watch};
 use tokio::task::JoinSet;
 
 use super::accept::{AdminPort, serve_http};
+use super::metrics::Gauges;
 use super::pages::Pages;
 use super::predecessor::AdminListener;
-use super::secure::SecurePort;
+use super::secure::{Gate, SecurePort};
 use super::status::StatusReader;
 use crate::client::ClientMaker;
-use crate::publish::metrics::LeaseMetrics;
-use crate::relay::shared::Shared;
-use crate::reload::metrics::ReloadMetrics;
-use crate::tls::metrics::CertificateMetrics;
 use crate::tls::serving::ServingTls;
 
 const PORT: AdminPort = AdminPort {
@@ -29,14 +26,12 @@ const PORT: AdminPort = AdminPort {
 };
 
 /// What the ports answer with.
-pub struct AdminInputs<'a> {
+pub struct AdminInputs {
     pub listener: AdminListener,
     /// Of the secure port, if there is one.
     pub secure: Option<AdminListener>,
-    pub registry: &'a Registry,
-    pub certificates: Arc<CertificateMetrics>,
-    pub reload: Arc<ReloadMetrics>,
-    pub lease: LeaseMetrics,
+    pub status: StatusReader,
+    pub registry: Registry,
     /// Of the TLS port and the secure one.
     pub tls: Arc<ArcSwap<ServingTls>>,
     /// Of clients for the local apiserver.
@@ -45,21 +40,23 @@ pub struct AdminInputs<'a> {
 
 /// Spawns the servers. Returns what becomes true when the operator's port is there.
 pub fn start(
-    shared: &Arc<Shared>,
-    inputs: AdminInputs<'_>,
+    inputs: AdminInputs,
     control: &mut JoinSet<()>,
 ) -> Result<watch::Receiver<bool>, prometheus::Error> {
-    let status = StatusReader {
-        shared: shared.clone(),
-        certificates: inputs.certificates,
-        reload: inputs.reload,
-        lease: inputs.lease,
-    };
-    let pages = Arc::new(Pages::new(status, inputs.registry)?);
+    let pages = Arc::new(Pages {
+        gauges: Gauges::new(&inputs.registry)?,
+        status: inputs.status,
+        registry: inputs.registry,
+    });
     let (bound, is_bound) = watch::channel(false);
     control.spawn(serve(inputs.listener, bound, pages.clone()));
     if let Some(listener) = inputs.secure {
-        let secure = SecurePort::new(pages, shared.clone(), inputs.tls, inputs.maker);
+        let secure = SecurePort {
+            gate: Gate::new(pages.status.shared.clone(), inputs.maker),
+            pages,
+            tls: inputs.tls,
+            handshake_lock: Mutex::default(),
+        };
         control.spawn(secure.run(listener));
     }
     Ok(is_bound)

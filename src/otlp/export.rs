@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceRequest;
 use opentelemetry_proto::tonic::collector::trace::v1::trace_service_client::TraceServiceClient;
-use opentelemetry_proto::tonic::common::v1::InstrumentationScope;
 use opentelemetry_proto::tonic::resource::v1::Resource;
 use opentelemetry_proto::tonic::trace::v1::{ResourceSpans, ScopeSpans, Span};
 use rand::Rng as _;
@@ -19,6 +18,7 @@ use tonic::transport::{Channel, Endpoint};
 use super::context::TraceContext;
 use super::metrics::SpanMetrics;
 use super::span::{OpenSpan, text_attribute};
+use crate::config::Config;
 use crate::log_throttle::LogThrottle;
 
 /// Most spans that wait, and most of one batch, as in OpenTelemetry's own batch processor.
@@ -31,8 +31,6 @@ const EXPORT_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long the end of the process waits for the last spans.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(2);
 const MILLION: u32 = 1_000_000;
-const NAME: &str = env!("CARGO_PKG_NAME");
-const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 /// Chooses requests and takes their spans. Requests only read it; the queue never makes them wait.
 #[derive(Debug, Clone)]
@@ -88,23 +86,25 @@ impl Tracer {
     }
 }
 
-/// Spawns the task that sends spans to `endpoint` (host:port, gRPC without TLS). `instance` tells the proxies of a cluster
-/// apart. Must be called within a runtime.
+/// Spawns the task that sends spans to `tracing.endpoint` (host:port, gRPC without TLS), if there is one. The advertised
+/// address tells the proxies of a cluster apart. Must be called within a runtime.
 pub fn start(
-    endpoint: &str,
-    per_million: u32,
-    instance: &str,
+    config: &Config,
     metrics: SpanMetrics,
     control: &mut JoinSet<()>,
-) -> Result<Tracer, tonic::transport::Error> {
+) -> Result<Option<Arc<Tracer>>, tonic::transport::Error> {
+    let Some(endpoint) = &config.tracing.endpoint else {
+        return Ok(None);
+    };
+    let instance = config.peer.advertise_address.to_string();
     let channel = Endpoint::from_shared(format!("http://{endpoint}"))?
         .connect_timeout(EXPORT_TIMEOUT)
         .connect_lazy();
     let (sender, queue) = mpsc::channel(QUEUE);
     let attributes = vec![
-        text_attribute("service.name", NAME),
-        text_attribute("service.version", VERSION),
-        text_attribute("service.instance.id", instance),
+        text_attribute("service.name", env!("CARGO_PKG_NAME")),
+        text_attribute("service.version", env!("CARGO_PKG_VERSION")),
+        text_attribute("service.instance.id", &instance),
     ];
     let exporter = Exporter {
         client: TraceServiceClient::new(channel),
@@ -118,12 +118,12 @@ pub fn start(
     };
     let waiting = Arc::default();
     control.spawn(run(queue, exporter, Arc::clone(&waiting)));
-    Ok(Tracer {
+    Ok(Some(Arc::new(Tracer {
         queue: sender,
         waiting,
         metrics,
-        per_million,
-    })
+        per_million: config.tracing.sampling_rate_per_million,
+    })))
 }
 
 /// A batch is what has come since the one before. Ends when every tracer is gone.
@@ -153,11 +153,6 @@ impl Exporter {
             resource_spans: vec![ResourceSpans {
                 resource: Some(self.resource.clone()),
                 scope_spans: vec![ScopeSpans {
-                    scope: Some(InstrumentationScope {
-                        name: NAME.to_owned(),
-                        version: VERSION.to_owned(),
-                        ..InstrumentationScope::default()
-                    }),
                     spans,
                     ..ScopeSpans::default()
                 }],

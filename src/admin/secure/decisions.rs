@@ -25,11 +25,19 @@ const MOST: usize = 1024;
 type Hash = [u8; 32];
 
 /// What is asked, or was answered, about one subject.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Question {
     answer: OnceCell<Answer>,
     /// When the apiserver last allowed it, as known before this question.
     allowed: Option<Instant>,
+}
+
+impl Question {
+    /// When the apiserver allowed the subject, if that was lately.
+    fn allowed_lately(&self, now: Instant) -> Option<Instant> {
+        let answer = self.answer.get();
+        lately(answer.map_or(self.allowed, |it| it.allowed), now)
+    }
 }
 
 #[derive(Debug)]
@@ -55,10 +63,6 @@ impl Answer {
             until,
             allowed,
         }
-    }
-
-    fn is_worth_keeping(&self, now: Instant) -> bool {
-        self.until > now || lately(self.allowed, now).is_some()
     }
 }
 
@@ -101,43 +105,24 @@ impl Decisions {
         hash.copy_from_slice(sign(&self.key, subject).as_ref());
         let now = Instant::now();
         let mut questions = lock(&self.questions);
-        if let Some(known) = questions.get(&hash)
+        let known = questions.get(&hash);
+        if let Some(known) = known
             && known.answer.get().is_none_or(|answer| answer.until > now)
         {
             return known.clone();
         }
-        let before = questions.get(&hash).and_then(|known| known.answer.get());
-        let allowed = before.and_then(|answer| lately(answer.allowed, now));
+        let allowed = known.and_then(|known| known.allowed_lately(now));
         if questions.len() >= MOST {
-            make_room(&mut questions, now);
+            // Made-up tokens must not push out those who may read.
+            questions.retain(|_, question| question.allowed_lately(now).is_some());
         }
-        let question = Arc::new(Question {
-            allowed,
-            ..Question::default()
-        });
+        let answer = OnceCell::new();
+        let question = Arc::new(Question { answer, allowed });
         // A question that is not kept is answered all the same.
         if questions.len() < MOST || questions.contains_key(&hash) {
             questions.insert(hash, question.clone());
         }
         question
-    }
-}
-
-/// Drops answers that are too old, and questions whose askers went away; else a subject that was turned away: made-up
-/// tokens must not push out those who may read.
-fn make_room(questions: &mut HashMap<Hash, Arc<Question>>, now: Instant) {
-    questions.retain(|_, question| match question.answer.get() {
-        Some(answer) => answer.is_worth_keeping(now),
-        None => Arc::strong_count(question) > 1,
-    });
-    if questions.len() >= MOST {
-        let is_refusal = |answer: &Answer| answer.verdict != Verdict::Allowed;
-        let mut refused = questions
-            .iter()
-            .filter(|(_, question)| question.answer.get().is_some_and(is_refusal));
-        if let Some(hash) = refused.next().map(|(hash, _)| *hash) {
-            questions.remove(&hash);
-        }
     }
 }
 

@@ -25,7 +25,7 @@ const LONGEST_TOKEN: usize = 16 << 10;
 /// Reviews at the same time.
 const MOST_AT_ONCE: usize = 4;
 
-pub(super) struct Gate {
+pub(in crate::admin) struct Gate {
     shared: Arc<Shared>,
     /// Of clients for the local apiserver.
     maker: Arc<ClientMaker>,
@@ -36,7 +36,7 @@ pub(super) struct Gate {
 }
 
 impl Gate {
-    pub(super) fn new(shared: Arc<Shared>, maker: Arc<ClientMaker>) -> Self {
+    pub(in crate::admin) fn new(shared: Arc<Shared>, maker: Arc<ClientMaker>) -> Self {
         Self {
             shared,
             maker,

@@ -13,11 +13,9 @@ use tokio::sync::Mutex;
 use super::gate::Gate;
 use super::review::{PATH, Verdict};
 use crate::admin::accept::{AdminPort, serve_http};
-use crate::admin::pages::{AdminResponse, Pages, Reasons, TEXT, not_found};
+use crate::admin::pages::{AdminResponse, Pages, Reasons, not_found, text};
 use crate::admin::predecessor::AdminListener;
-use crate::client::ClientMaker;
 use crate::net::files;
-use crate::relay::shared::Shared;
 use crate::request::caller::ClientConnection;
 use crate::server::accept::handshake;
 use crate::tls::serving::ServingTls;
@@ -31,33 +29,18 @@ const PORT: AdminPort = AdminPort {
 };
 
 /// What serves the connections of the port.
-pub struct SecurePort {
-    pages: Arc<Pages>,
-    gate: Gate,
+pub(in crate::admin) struct SecurePort {
+    pub(in crate::admin) pages: Arc<Pages>,
+    pub(in crate::admin) gate: Gate,
     /// The TLS port's configuration: the same certificates, and the same CAs of clients.
-    tls: Arc<ArcSwap<ServingTls>>,
+    pub(in crate::admin) tls: Arc<ArcSwap<ServingTls>>,
     /// Held during the expensive part of a handshake: anyone can begin one, and control work shares the threads.
-    handshake_lock: Mutex<()>,
+    pub(in crate::admin) handshake_lock: Mutex<()>,
 }
 
 impl SecurePort {
-    /// `maker`: of clients for the local apiserver.
-    pub fn new(
-        pages: Arc<Pages>,
-        shared: Arc<Shared>,
-        tls: Arc<ArcSwap<ServingTls>>,
-        maker: Arc<ClientMaker>,
-    ) -> Self {
-        Self {
-            pages,
-            gate: Gate::new(shared, maker),
-            tls,
-            handshake_lock: Mutex::default(),
-        }
-    }
-
     /// Serves until dropped.
-    pub async fn run(self, listener: AdminListener) {
+    pub(in crate::admin) async fn run(self, listener: AdminListener) {
         let port = Arc::new(self);
         let serve = |tcp, from| {
             let port = port.clone();
@@ -94,26 +77,24 @@ impl SecurePort {
     }
 
     async fn metrics(&self, connection: &ClientConnection, headers: &HeaderMap) -> AdminResponse {
-        let (code, text) = match self.gate.verdict(connection, headers).await {
-            Some(Verdict::Allowed) => return self.pages.metrics(),
-            None => {
-                let text =
-                    "a bearer token or a client certificate of serving.clientCAFile is needed";
-                (StatusCode::UNAUTHORIZED, text.to_owned())
-            }
-            Some(Verdict::Unknown) => {
-                let text = "the apiserver does not know this token";
-                (StatusCode::UNAUTHORIZED, text.to_owned())
-            }
-            Some(Verdict::Forbidden(user)) => {
-                let text = format!("user {user:?} may not get {PATH}");
-                (StatusCode::FORBIDDEN, text)
-            }
-            Some(Verdict::Unavailable(why)) => {
-                let text = format!("the apiserver does not say who may get {PATH}: {why}");
-                (StatusCode::SERVICE_UNAVAILABLE, text)
-            }
-        };
-        (code, TEXT, text + "\n")
+        match self.gate.verdict(connection, headers).await {
+            Some(Verdict::Allowed) => self.pages.metrics(),
+            None => text(
+                StatusCode::UNAUTHORIZED,
+                "a bearer token or a client certificate of serving.clientCAFile is needed",
+            ),
+            Some(Verdict::Unknown) => text(
+                StatusCode::UNAUTHORIZED,
+                "the apiserver does not know this token",
+            ),
+            Some(Verdict::Forbidden(user)) => text(
+                StatusCode::FORBIDDEN,
+                format_args!("user {user:?} may not get {PATH}"),
+            ),
+            Some(Verdict::Unavailable(why)) => text(
+                StatusCode::SERVICE_UNAVAILABLE,
+                format_args!("the apiserver does not say who may get {PATH}: {why}"),
+            ),
+        }
     }
 }

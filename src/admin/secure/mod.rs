@@ -13,4 +13,5 @@ mod gate;
 mod listen;
 mod review;
 
-pub use self::listen::SecurePort;
+pub(super) use self::gate::Gate;
+pub(super) use self::listen::SecurePort;
