@@ -6,13 +6,14 @@ use std::sync::Arc;
 
 use criterion::{Criterion, criterion_group, criterion_main};
 use http::{HeaderMap, HeaderValue, Method, header};
-use kube_interop_proxy::config::{Enforce, IfReadyConfig, IfReadyMode, Unsynced};
+use kube_interop_proxy::config::settings::Settings;
+use kube_interop_proxy::config::{Enforce, IfReadyConfig, IfReadyMode, parse};
 use kube_interop_proxy::kube::gvr::{Custom, Definition, Gvr, GvrRef, Pair, ServedSet};
 use kube_interop_proxy::local::state::LocalState;
 use kube_interop_proxy::relay::plan::is_held_back;
 use kube_interop_proxy::request::headers::IF_READY;
 use kube_interop_proxy::request::info::{self, RequestInfo, Target};
-use kube_interop_proxy::routing::decide::{LocalServer, Policy, RoutingInput, decide};
+use kube_interop_proxy::routing::decide::{LocalServer, RoutingInput, decide};
 use kube_interop_proxy::routing::table::{Server, ServerKind, Snapshot};
 
 const PATHS: [(&str, &str); 4] = [
@@ -92,11 +93,10 @@ fn resource<'a>(info: &'a RequestInfo<'_>) -> Option<GvrRef<'a>> {
 
 fn request_path(criterion: &mut Criterion) {
     let snapshot = snapshot();
-    let policy = Policy {
-        rerouting: true,
-        unsynced: Unsynced::Reject,
-    };
+    let config = parse(include_str!("../config.example.yaml")).expect("a configuration");
+    let settings = Settings::of(&config);
     let local = LocalServer {
+        epoch: 0,
         initialized: true,
         history_start: 1,
     };
@@ -113,7 +113,7 @@ fn request_path(criterion: &mut Criterion) {
                     resume: None,
                     wanted: None,
                 };
-                decide(question, policy, local, &snapshot, || false).row
+                decide(question, &settings, local, &snapshot, || false).row
             });
         });
     }

@@ -83,6 +83,32 @@ impl Settings {
     }
 }
 
+#[cfg(test)]
+impl Settings {
+    /// The defaults.
+    pub(crate) const DEFAULT: Self = Self {
+        if_ready: IfReadyConfig {
+            enabled: true,
+            mode: super::IfReadyMode::Retry,
+            enforce: super::Enforce::OptIn,
+            retry_after_seconds: 5,
+            retry_after_jitter_seconds: 0,
+        },
+        rerouting: true,
+        unsynced: Unsynced::Reject,
+        version_awareness: true,
+        default_version: DefaultVersion::Any,
+        user_agents: true,
+        discovery: DiscoveryMode::Merged,
+        watch: WatchConfig {
+            resume_routing: true,
+            bookmark_on_shutdown: true,
+            hand_over: true,
+            hand_over_timeout: std::time::Duration::from_secs(30),
+        },
+    };
+}
+
 /// The settings in force.
 #[derive(Debug)]
 pub struct SharedSettings {

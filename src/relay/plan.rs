@@ -33,7 +33,7 @@ use crate::request::info::{RequestInfo, Verb};
 use crate::routing::decide::{
     self, Decision, LocalServer, NoSuchResource, Peers, RoutingInput, Row, ServerChoice, decide,
 };
-use crate::routing::hand_over::{LocalProcess, StoppedWatch};
+use crate::routing::hand_over::StoppedWatch;
 use crate::routing::table::{Holders, Server, ServerKind, Snapshot};
 use crate::routing::versions::Wanted;
 
@@ -274,16 +274,16 @@ pub fn elsewhere(
         return None;
     }
     let (question, local) = planning.question();
-    let policy = (&context.settings).into();
+    let settings = &context.settings;
     let decision = match misunderstood_by {
-        None => decide::after_expiry(question, policy, local, &snapshot)?,
+        None => decide::after_expiry(question, settings, local, &snapshot)?,
         Some(at) => {
             let mut servers = snapshot.servers.iter();
             let than = match at.server_kind {
                 ServerKind::Local => snapshot.local_version,
                 _ => servers.find(|it| it.endpoint == at.address)?.version,
             };
-            decide::among_newer(question, policy, local, &snapshot, than)?
+            decide::among_newer(question, settings, local, &snapshot, than)?
         }
     };
     let frozen = &context.shared.servers.frozen;
@@ -302,9 +302,9 @@ pub fn hand_over(
     let shared = context.shared;
     let snapshot = shared.published.snapshot.load();
     let planning = Planning::new(context, &snapshot, tried);
-    let local = LocalProcess {
+    let local = LocalServer {
         epoch: shared.local.epoch(),
-        serves: planning.local_serves && !shared.local.is_shutting_down(),
+        initialized: planning.local_serves && !shared.local.is_shutting_down(),
         history_start: shared.local.history_start(),
     };
     let frozen = &shared.servers.frozen;
@@ -318,9 +318,8 @@ pub fn hand_over(
         let peers = peers.filter(|_| reroutes);
         let seed = context.downstream.client.seed;
         let peer = choose(peers, Peers::any(&[]), seed, &shared.servers.health)?;
-        let listed = snapshot.holders(watch.resource).map(|(gvr, _)| gvr);
         Some(Route {
-            rerouted_as: planning.name(listed),
+            rerouted_as: snapshot.name_of(watch.resource),
             ..planning.to(peer)
         })
     };
@@ -368,8 +367,8 @@ impl<'a> Planning<'a> {
         let (context, snapshot) = (self.context, self.snapshot);
         let shared = context.shared;
         let (question, own) = self.question();
-        let policy = (&context.settings).into();
-        let decision = decide(question, policy, own, snapshot, || shared.is_stale());
+        let stale = || shared.is_stale();
+        let decision = decide(question, &context.settings, own, snapshot, stale);
         let (local, targets) = (ServerChoice::Local, Peers::any(&snapshot.targets));
         let nowhere = ServerChoice::Nowhere;
         let order = if context.rerouted && self.is_watch() && shared.local.is_history_void() {
@@ -398,6 +397,7 @@ impl<'a> Planning<'a> {
         };
         let history_start = |_| context.shared.local.history_start();
         let local = LocalServer {
+            epoch: context.shared.local.epoch(),
             initialized: self.local_serves,
             history_start: context.resume.map_or(i64::MAX, history_start),
         };
@@ -449,12 +449,12 @@ impl<'a> Planning<'a> {
     }
 
     fn destination(&self, decision: &Decision<'_>) -> Option<Route> {
+        let info = &self.context.info;
+        let name = || info.gvr().and_then(|gvr| self.snapshot.name_of(gvr));
         let to = |choice: &ServerChoice<'_>, no_such_resource| {
             let (route, rerouted_as) = match *choice {
                 ServerChoice::Local => (self.local()?, None),
-                ServerChoice::Peers(peers) => {
-                    (self.to(self.server(peers)?), self.name(peers.resource))
-                }
+                ServerChoice::Peers(peers) => (self.to(self.server(peers)?), name()),
                 ServerChoice::Nowhere => return None,
             };
             Some(Route {

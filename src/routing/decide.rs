@@ -1,13 +1,11 @@
 //! The routing table (KEP-4020). Rows are numbered as in `ARCHITECTURE.md`; the first matching row decides.
 
-use std::sync::Arc;
-
 use self::ServerChoice::{Local, Nowhere};
 use super::table::{Holders, Snapshot};
 use super::versions::Wanted;
 use crate::config::Unsynced;
 use crate::config::settings::Settings;
-use crate::kube::gvr::{Gvr, GvrRef};
+use crate::kube::gvr::GvrRef;
 use crate::kube::version::KubernetesVersion;
 use crate::metrics::labels;
 
@@ -27,28 +25,12 @@ pub struct RoutingInput<'a> {
 /// The local apiserver's current state.
 #[derive(Debug, Clone, Copy)]
 pub struct LocalServer {
-    /// `/readyz` has been 200 since its start.
+    /// Counts its processes.
+    pub epoch: u64,
+    /// It is initialized and takes requests.
     pub initialized: bool,
     /// The etcd revision since which it has watch history; `i64::MAX` while unknown.
     pub history_start: i64,
-}
-
-/// The routing configuration.
-#[derive(Debug, Clone, Copy)]
-pub struct Policy {
-    /// `rerouting.enabled`
-    pub rerouting: bool,
-    /// `rerouting.unsynced`
-    pub unsynced: Unsynced,
-}
-
-impl From<&Settings> for Policy {
-    fn from(settings: &Settings) -> Self {
-        Self {
-            rerouting: settings.rerouting,
-            unsynced: settings.unsynced,
-        }
-    }
 }
 
 labels! {
@@ -142,8 +124,6 @@ pub enum ServerChoice<'s> {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Peers<'s> {
     pub indices: &'s [usize],
-    /// The listed resource, for metrics; none for a custom resource.
-    pub resource: Option<&'s Arc<Gvr>>,
     /// Those that fit this best come first.
     pub wanted: Option<Wanted>,
     /// Only those that are ready.
@@ -162,17 +142,11 @@ impl<'s> Peers<'s> {
     }
 
     /// Those that list a resource.
-    fn listing((resource, holders): (&'s Arc<Gvr>, &'s Holders), wanted: Option<Wanted>) -> Self {
+    fn listing(holders: &'s Holders, wanted: Option<Wanted>) -> Self {
         Self {
-            resource: Some(resource),
             wanted,
             ..Self::any(&holders.targets)
         }
-    }
-
-    /// In place of these, servers that drain.
-    fn draining(self, indices: &'s [usize]) -> Self {
-        Self { indices, ..self }
     }
 
     fn with_history(self, since: i64) -> ServerChoice<'s> {
@@ -181,10 +155,15 @@ impl<'s> Peers<'s> {
     }
 }
 
+/// The local apiserver, or nobody.
+fn local_if(is_meant: bool) -> ServerChoice<'static> {
+    if is_meant { Local } else { Nowhere }
+}
+
 /// Applies the table. `stale`: whether the snapshot is too old to prove absence; called only where it matters.
 pub fn decide<'s>(
     question: RoutingInput<'_>,
-    policy: Policy,
+    settings: &Settings,
     local: LocalServer,
     snapshot: &'s Snapshot,
     stale: impl FnOnce() -> bool,
@@ -194,31 +173,26 @@ pub fn decide<'s>(
         return to(Row::NotAResource, Local).if_not_found(NoSuchResource::Pass);
     };
     if question.rerouted {
-        return match local.initialized {
-            true => to(Row::Rerouted, Local),
-            false => to(Row::Rerouted, Nowhere),
-        };
+        return to(Row::Rerouted, local_if(local.initialized));
     }
-    if !policy.rerouting {
+    if !settings.rerouting {
         return to(Row::Disabled, Local).if_not_found(NoSuchResource::Pass);
     }
     if !snapshot.synced {
-        return match policy.unsynced {
-            Unsynced::Reject => to(Row::Unsynced, Nowhere),
-            Unsynced::ServeLocal => to(Row::Unsynced, Local),
-        };
+        let serves_local = settings.unsynced == Unsynced::ServeLocal;
+        return to(Row::Unsynced, local_if(serves_local));
     }
     if snapshot.is_custom(gvr) {
         return custom(local, snapshot);
     }
     match snapshot.holders(gvr) {
-        Some(holders) => {
+        Some((_, holders)) => {
             let peers = Peers::listing(holders, question.wanted);
             let since = question
                 .resume
                 .filter(|since| *since >= local.history_start);
-            resumed(question.resume, local, snapshot, holders.1, peers)
-                .unwrap_or_else(|| listed(local, snapshot, holders, peers, since))
+            resumed(question.resume, local, snapshot, holders, peers)
+                .unwrap_or_else(|| listed(local, snapshot, (gvr, holders), peers, since))
         }
         None if !snapshot.local_known || snapshot.peer_unknown || stale() => {
             to(Row::Unknown, Local)
@@ -253,7 +227,11 @@ fn resumed<'s>(
         return None;
     }
     let reaches = |index: &usize| snapshot.servers[*index].reaches(since);
-    let mut first = [peers, peers.draining(&holders.draining)].into_iter();
+    let draining = Peers {
+        indices: &holders.draining,
+        ..peers
+    };
+    let mut first = [peers, draining].into_iter();
     let first = first.find(|peers| peers.indices.iter().any(reaches))?;
     let all = ServerChoice::Peers(peers);
     let [next, then] = match (holders.local, local.initialized) {
@@ -269,7 +247,7 @@ fn resumed<'s>(
 fn listed<'s>(
     local: LocalServer,
     snapshot: &Snapshot,
-    (resource, holders): (&Arc<Gvr>, &'s Holders),
+    (gvr, holders): (GvrRef<'_>, &Holders),
     peers: Peers<'s>,
     since: Option<i64>,
 ) -> Decision<'s> {
@@ -289,9 +267,7 @@ fn listed<'s>(
         // The local served set is unknown, so the local apiserver may list the resource too. What it answers under the name of
         // a CRD may be another resource.
         ([], false)
-            if local.initialized
-                && !snapshot.local_known
-                && !snapshot.may_be_anothers(resource.borrow()) =>
+            if local.initialized && !snapshot.local_known && !snapshot.may_be_anothers(gvr) =>
         {
             (Row::Unknown, [Local, Nowhere, Nowhere])
         }
@@ -304,17 +280,17 @@ fn listed<'s>(
 /// Where a request goes that a server of the version `than` does not understand: to the nearest newer ones.
 pub fn among_newer<'s>(
     question: RoutingInput<'_>,
-    policy: Policy,
+    settings: &Settings,
     local: LocalServer,
     snapshot: &'s Snapshot,
     than: Option<KubernetesVersion>,
 ) -> Option<Decision<'s>> {
     let gvr = question.resource?;
-    let asks_others = !question.rerouted && policy.rerouting && snapshot.synced;
+    let asks_others = !question.rerouted && settings.rerouting && snapshot.synced;
     if !asks_others || snapshot.is_custom(gvr) {
         return None;
     }
-    let holders = snapshot.holders(gvr)?;
+    let (_, holders) = snapshot.holders(gvr)?;
     let all = Peers::listing(holders, Some(Wanted::Oldest));
     let is_newer = |version| version > than;
     let from = all
@@ -324,11 +300,8 @@ pub fn among_newer<'s>(
         indices: all.indices.get(from..).unwrap_or_default(),
         ..all
     };
-    let local = match holders.1.local && local.initialized && is_newer(snapshot.local_version) {
-        true => Local,
-        false => Nowhere,
-    };
-    let order = [local, ServerChoice::Peers(newer), Nowhere];
+    let is_local = holders.local && local.initialized && is_newer(snapshot.local_version);
+    let order = [local_if(is_local), ServerChoice::Peers(newer), Nowhere];
     Some(Decision::new(Row::Peers, order))
 }
 
@@ -360,30 +333,30 @@ fn better<'s>(
 /// may have one.
 pub fn after_expiry<'s>(
     question: RoutingInput<'_>,
-    policy: Policy,
+    settings: &Settings,
     local: LocalServer,
     snapshot: &'s Snapshot,
 ) -> Option<Decision<'s>> {
     let (gvr, since) = question.resource.zip(question.resume)?;
     // The proxy that a rerouted watch came through asks the others.
-    if question.rerouted || !policy.rerouting || !snapshot.synced {
+    if question.rerouted || !settings.rerouting || !snapshot.synced {
         return None;
     }
-    let (peers, draining, is_local) = match snapshot.is_custom(gvr) {
+    let (peers, indices, is_local) = match snapshot.is_custom(gvr) {
         true => (Peers::any(&snapshot.targets), &snapshot.draining, true),
         false => {
-            let holders = snapshot.holders(gvr)?;
+            let (_, holders) = snapshot.holders(gvr)?;
             let peers = Peers::listing(holders, question.wanted);
-            (peers, &holders.1.draining, holders.1.local)
+            (peers, &holders.draining, holders.local)
         }
     };
-    let local = match is_local && local.initialized {
-        true => Local,
-        false => Nowhere,
-    };
-    let order = [peers.with_history(since), ServerChoice::Peers(peers), local];
+    let order = [
+        peers.with_history(since),
+        ServerChoice::Peers(peers),
+        local_if(is_local && local.initialized),
+    ];
     Some(Decision {
-        last: ServerChoice::Peers(peers.draining(draining)),
+        last: ServerChoice::Peers(Peers { indices, ..peers }),
         ..Decision::new(Row::Resume, order)
     })
 }

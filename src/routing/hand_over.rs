@@ -4,6 +4,7 @@
 //! the request as the first one did: one that is not older. With a parameter that not every version knows, only one of the same
 //! version: a server ignores what it does not know.
 
+use super::decide::LocalServer;
 use super::table::{Server, Snapshot};
 use crate::kube::gvr::GvrRef;
 use crate::kube::version::KubernetesVersion;
@@ -20,43 +21,24 @@ pub struct StoppedWatch<'a> {
     pub has_rare_parameters: bool,
 }
 
-/// The process of the local apiserver.
-#[derive(Debug, Clone, Copy)]
-pub struct LocalProcess {
-    /// Counts its processes.
-    pub epoch: u64,
-    /// It is initialized and takes requests.
-    pub serves: bool,
-    /// The etcd revision since which it has watch history; `i64::MAX` while unknown.
-    pub history_start: i64,
-}
-
-impl LocalProcess {
-    /// Whether what the snapshot says of the local apiserver was read of this process.
-    fn is_read(self, snapshot: &Snapshot) -> bool {
-        let read = snapshot.local_read;
-        read.is_some_and(|(epoch, _)| epoch == self.epoch)
-    }
-}
-
 impl StoppedWatch<'_> {
     /// Whether the local apiserver can go on with it.
-    pub fn suits_local(&self, snapshot: &Snapshot, local: LocalProcess) -> bool {
+    pub fn suits_local(&self, snapshot: &Snapshot, local: LocalServer) -> bool {
         let holders = snapshot.holders(self.resource);
         let lists = holders.map_or_else(
             || snapshot.is_custom(self.resource),
             |(_, holders)| holders.local,
         );
-        local.serves
+        local.initialized
             && local.history_start <= self.since
-            && local.is_read(snapshot)
+            && is_read(snapshot, local)
             && lists
             && self.is_understood(snapshot.local_version)
     }
 
     /// Whether the local apiserver may come to be one that can, or it is not clear yet that it cannot.
-    pub fn may_suit_local(&self, snapshot: &Snapshot, local: LocalProcess) -> bool {
-        !local.serves || local.history_start == i64::MAX || !local.is_read(snapshot)
+    pub fn may_suit_local(&self, snapshot: &Snapshot, local: LocalServer) -> bool {
+        !local.initialized || local.history_start == i64::MAX || !is_read(snapshot, local)
     }
 
     /// The peers that can go on with it. One that is not ready may be shutting down.
@@ -78,6 +60,12 @@ impl StoppedWatch<'_> {
         };
         version == first || version > first && !self.has_rare_parameters
     }
+}
+
+/// Whether what the snapshot says of the local apiserver was read of its present process.
+fn is_read(snapshot: &Snapshot, local: LocalServer) -> bool {
+    let read = snapshot.local_read;
+    read.is_some_and(|(epoch, _)| epoch == local.epoch)
 }
 
 #[cfg(test)]
@@ -175,9 +163,9 @@ mod tests {
             snapshot.local_version = version(minor);
             snapshot
         };
-        let local = LocalProcess {
+        let local = LocalServer {
             epoch: 2,
-            serves: true,
+            initialized: true,
             history_start: 70,
         };
         let watch = stopped(false);
@@ -192,21 +180,21 @@ mod tests {
         assert!(!watch.suits_local(&before, local) && watch.may_suit_local(&before, local));
         for (local, may) in [
             (
-                LocalProcess {
-                    serves: false,
+                LocalServer {
+                    initialized: false,
                     ..local
                 },
                 true,
             ),
             (
-                LocalProcess {
+                LocalServer {
                     history_start: i64::MAX,
                     ..local
                 },
                 true,
             ),
             (
-                LocalProcess {
+                LocalServer {
                     history_start: 71,
                     ..local
                 },

@@ -217,19 +217,17 @@ impl Snapshot {
         for gvr in local.into_iter().flatten() {
             holders.entry(Arc::new(gvr.clone())).or_default().local = true;
         }
-        for class in classes(&servers) {
-            let (targets, others): (Vec<usize>, Vec<usize>) =
-                class.iter().partition(|index| servers[**index].target);
-            let draining = others.iter().filter(|index| servers[**index].draining);
-            let served = servers[class[0]].served.iter();
-            for gvr in served.flat_map(|served| served.iter()) {
+        let mut by_version: Vec<(usize, &Server)> = servers.iter().enumerate().collect();
+        by_version.sort_by_key(|(_, server)| server.version);
+        for (index, server) in by_version {
+            for gvr in server.served.iter().flat_map(|served| served.iter()) {
                 let known = match holders.get_mut(&gvr.borrow()) {
                     Some(holders) => holders,
                     None => holders.entry(Arc::new(gvr.clone())).or_default(),
                 };
-                known.targets.extend(&targets);
-                known.draining.extend(draining.clone());
-                known.absent |= !others.is_empty();
+                known.targets.extend(server.target.then_some(index));
+                known.draining.extend(server.draining.then_some(index));
+                known.absent |= !server.target;
             }
         }
         let those = |is: fn(&Server) -> bool| {
@@ -324,6 +322,12 @@ impl Snapshot {
         self.holders.get_key_value(&gvr)
     }
 
+    /// The name of a listed or custom resource, as discovery or etcd has it.
+    pub fn name_of(&self, gvr: GvrRef<'_>) -> Option<Arc<Gvr>> {
+        let listed = self.holders(gvr).map(|(name, _)| name.clone());
+        listed.or_else(|| self.custom.name_of(gvr).map(Arc::new))
+    }
+
     /// The targets that may serve `gvr`.
     pub fn targets_of(&self, gvr: GvrRef<'_>) -> &[usize] {
         match self.holders(gvr) {
@@ -344,27 +348,6 @@ impl Snapshot {
         let named = self.holders.iter();
         named.map(|(gvr, holders)| (&**gvr, holders)).collect()
     }
-}
-
-/// The servers whose served set is known, by version. Those that share one set come together: most servers of a cluster
-/// do, so each set is processed once.
-fn classes(servers: &[Server]) -> Vec<Vec<usize>> {
-    let mut classes: Vec<Vec<usize>> = Vec::new();
-    let key = |index: &usize| {
-        let server = &servers[*index];
-        (server.version, server.served.as_ref().map(Arc::as_ptr))
-    };
-    for index in (0..servers.len()).filter(|index| servers[*index].served.is_some()) {
-        match classes
-            .iter_mut()
-            .find(|class| key(&class[0]) == key(&index))
-        {
-            Some(class) => class.push(index),
-            None => classes.push(vec![index]),
-        }
-    }
-    classes.sort_by_key(|class| servers[class[0]].version);
-    classes
 }
 
 #[cfg(test)]

@@ -62,7 +62,7 @@ impl Wanted {
                 },
                 Some(version),
             ) if version >= at_least => match local {
-                true => Fit::First,
+                true => Fit::Local,
                 false => Fit::Nearest(version),
             },
             (Self::Oldest, Some(version)) => Fit::Nearest(version),
@@ -76,6 +76,8 @@ impl Wanted {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Fit {
     First,
+    /// The local server, if it is late enough.
+    Local,
     Nearest(KubernetesVersion),
     Farthest(Reverse<KubernetesVersion>),
     /// All others, and those that do not say their version.
@@ -94,25 +96,11 @@ impl Snapshot {
     /// Those of `targets` ([`super::table::Holders::targets`], which are in the order of their versions) that come before the
     /// local apiserver.
     pub fn before_local<'s>(&self, targets: &'s [usize], wanted: Wanted) -> &'s [usize] {
-        let local = self.local_version;
-        let version = |index: &usize| self.servers[*index].version;
-        let older_than = |limit| targets.partition_point(|index| version(index) < Some(limit));
-        let up_to = |limit| targets.partition_point(|index| version(index) <= limit);
-        let end = targets.len();
-        let (from, to) = match (wanted, local) {
-            (Wanted::Version(wanted), Some(local)) if local == wanted => return &[],
-            (Wanted::Version(wanted), Some(local)) if local > wanted => {
-                (older_than(wanted), up_to(Some(wanted)))
-            }
-            (Wanted::NotOlder { version, .. }, Some(local)) if local >= version => return &[],
-            (Wanted::Version(version) | Wanted::NotOlder { version, .. }, _) => {
-                (older_than(version), end)
-            }
-            (Wanted::Oldest, Some(local)) => (up_to(None), older_than(local)),
-            (Wanted::Oldest, None) => (up_to(None), end),
-            (Wanted::Newest, local) => (up_to(local), end),
-        };
-        targets.get(from..to).unwrap_or_default()
+        let local = wanted.fit(self.local_version, true);
+        let is_before = |index: &usize| wanted.fit(self.servers[*index].version, false) < local;
+        // By their order they are next to each other.
+        let mut runs = targets.chunk_by(|one, other| is_before(one) == is_before(other));
+        runs.find(|run| is_before(&run[0])).unwrap_or_default()
     }
 }
 

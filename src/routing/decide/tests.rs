@@ -36,11 +36,6 @@ const METRICS: GvrRef<'_> = GvrRef {
     subresource: "",
 };
 
-const POLICY: Policy = Policy {
-    rerouting: true,
-    unsynced: Unsynced::Reject,
-};
-
 fn served(gvrs: &[GvrRef<'_>]) -> ServedSet {
     gvrs.iter().map(|gvr| gvr.owned()).collect()
 }
@@ -66,16 +61,14 @@ fn snapshot(local: Option<&[GvrRef<'_>]>, servers: Vec<Server>) -> Snapshot {
     Snapshot::new(true, servers, local.map(served).as_ref(), Arc::new(custom))
 }
 
-/// Any of these servers, which list `resource`.
-fn listing<'s>(indices: &'s [usize], resource: &'s Arc<Gvr>) -> ServerChoice<'s> {
-    ServerChoice::Peers(Peers {
-        resource: Some(resource),
-        ..Peers::any(indices)
-    })
+/// Any of these servers.
+fn peers(indices: &[usize]) -> ServerChoice<'_> {
+    ServerChoice::Peers(Peers::any(indices))
 }
 
 fn local(initialized: bool) -> LocalServer {
     LocalServer {
+        epoch: 1,
         initialized,
         history_start: 1000,
     }
@@ -89,7 +82,7 @@ fn ask<'s>(gvr: GvrRef<'_>, initialized: bool, snapshot: &'s Snapshot) -> Decisi
             resume: None,
             wanted: None,
         },
-        POLICY,
+        &Settings::DEFAULT,
         local(initialized),
         snapshot,
         || false,
@@ -122,7 +115,13 @@ fn row_1_what_is_not_a_resource_is_local_whatever_is_known() {
         (snapshot(Some(&[PODS]), vec![]), true),
     ] {
         expect(
-            &decide(question, POLICY, local(initialized), &snapshot, || true),
+            &decide(
+                question,
+                &Settings::DEFAULT,
+                local(initialized),
+                &snapshot,
+                || true,
+            ),
             Row::NotAResource,
             &ServerChoice::Local,
             true,
@@ -142,21 +141,21 @@ fn row_2_a_rerouted_request_is_never_rerouted_again() {
         Snapshot::default(),
         snapshot(Some(&[PODS]), vec![peer("b", &[HPA])]),
     ] {
-        for policy in [
-            POLICY,
-            Policy {
+        for settings in [
+            Settings::DEFAULT,
+            Settings {
                 rerouting: false,
-                ..POLICY
+                ..Settings::DEFAULT
             },
         ] {
             expect(
-                &decide(question, policy, local(true), &snapshot, || false),
+                &decide(question, &settings, local(true), &snapshot, || false),
                 Row::Rerouted,
                 &ServerChoice::Local,
                 false,
             );
             expect(
-                &decide(question, policy, local(false), &snapshot, || false),
+                &decide(question, &settings, local(false), &snapshot, || false),
                 Row::Rerouted,
                 &ServerChoice::Nowhere,
                 false,
@@ -167,9 +166,9 @@ fn row_2_a_rerouted_request_is_never_rerouted_again() {
 
 #[test]
 fn row_3_switched_off_everything_is_local_and_untouched() {
-    let policy = Policy {
+    let settings = Settings {
         rerouting: false,
-        ..POLICY
+        ..Settings::DEFAULT
     };
     let question = RoutingInput {
         resource: Some(HPA),
@@ -179,7 +178,7 @@ fn row_3_switched_off_everything_is_local_and_untouched() {
     };
     let snapshot = snapshot(Some(&[PODS]), vec![peer("b", &[HPA])]);
     expect(
-        &decide(question, policy, local(true), &snapshot, || false),
+        &decide(question, &settings, local(true), &snapshot, || false),
         Row::Disabled,
         &ServerChoice::Local,
         true,
@@ -196,17 +195,19 @@ fn row_4_without_etcds_state_nothing_can_be_known() {
         wanted: None,
     };
     expect(
-        &decide(question, POLICY, local(true), &unsynced, || false),
+        &decide(question, &Settings::DEFAULT, local(true), &unsynced, || {
+            false
+        }),
         Row::Unsynced,
         &ServerChoice::Nowhere,
         false,
     );
-    let policy = Policy {
+    let settings = Settings {
         unsynced: Unsynced::ServeLocal,
-        ..POLICY
+        ..Settings::DEFAULT
     };
     expect(
-        &decide(question, policy, local(true), &unsynced, || false),
+        &decide(question, &settings, local(true), &unsynced, || false),
         Row::Unsynced,
         &ServerChoice::Local,
         false,
@@ -338,7 +339,7 @@ fn row_8_what_only_peers_list_goes_to_any_of_them() {
     expect(
         &ask(HPA, true, &snapshot),
         Row::Peers,
-        &listing(&[0, 2], &Arc::new(HPA.owned())),
+        &peers(&[0, 2]),
         false,
     );
 }
@@ -349,7 +350,7 @@ fn row_8_peers_serve_what_a_starting_local_server_lists() {
     expect(
         &ask(PODS, false, &snapshot),
         Row::Peers,
-        &listing(&[0], &Arc::new(PODS.owned())),
+        &peers(&[0]),
         false,
     );
 }
@@ -430,7 +431,7 @@ fn row_11_absence_is_not_proved_while_something_is_unknown() {
         wanted: None,
     };
     expect(
-        &decide(question, POLICY, local(true), &stale, || true),
+        &decide(question, &Settings::DEFAULT, local(true), &stale, || true),
         Row::Unknown,
         &ServerChoice::Local,
         false,
@@ -495,7 +496,7 @@ fn freshness_is_asked_only_where_absence_is_to_be_proved() {
             resume: None,
             wanted: None,
         };
-        decide(question, POLICY, local(true), &snapshot, || {
+        decide(question, &Settings::DEFAULT, local(true), &snapshot, || {
             panic!("asked for {gvr:?}")
         });
     }
@@ -506,8 +507,7 @@ fn who_is_asked_next_is_what_the_later_rows_say() {
     let both = snapshot(Some(&[PODS]), vec![peer("b", &[PODS, HPA])]);
     let then = |gvr, initialized| ask(gvr, initialized, &both).order[1];
     // Row 7, then row 8; row 8, then row 9.
-    let pods = Arc::new(PODS.owned());
-    assert_eq!(then(PODS, true), listing(&[0], &pods));
+    assert_eq!(then(PODS, true), peers(&[0]));
     assert_eq!(then(PODS, false), ServerChoice::Local);
     assert_eq!(then(HPA, true), ServerChoice::Nowhere);
     // Row 5, both ways.
@@ -534,20 +534,20 @@ fn without_a_target_nobody_is_asked_next() {
         assert_eq!(then, ServerChoice::Nowhere, "{gvr:?} {initialized}");
     }
     let then = ask(PODS, true, &alone).order[1];
-    assert_eq!(then, listing(&[], &Arc::new(PODS.owned())));
+    assert_eq!(then, peers(&[]));
 }
 
 #[test]
 fn what_is_not_to_be_rerouted_has_nowhere_else_to_go() {
     let both = snapshot(Some(&[PODS]), vec![peer("b", &[PODS])]);
-    let off = Policy {
+    let off = Settings {
         rerouting: false,
-        ..POLICY
+        ..Settings::DEFAULT
     };
-    for (resource, rerouted, policy) in [
-        (None, false, POLICY),
-        (Some(PODS), true, POLICY),
-        (Some(PODS), false, off),
+    for (resource, rerouted, settings) in [
+        (None, false, &Settings::DEFAULT),
+        (Some(PODS), true, &Settings::DEFAULT),
+        (Some(PODS), false, &off),
     ] {
         let question = RoutingInput {
             resource,
@@ -555,7 +555,7 @@ fn what_is_not_to_be_rerouted_has_nowhere_else_to_go() {
             resume: None,
             wanted: None,
         };
-        let decision = decide(question, policy, local(true), &both, || false);
+        let decision = decide(question, settings, local(true), &both, || false);
         assert_eq!(
             (decision.order[0], decision.order[1]),
             (ServerChoice::Local, ServerChoice::Nowhere)
@@ -582,7 +582,13 @@ fn resume<'s>(
         resume: Some(since),
         wanted: None,
     };
-    decide(question, POLICY, local(initialized), snapshot, || false)
+    decide(
+        question,
+        &Settings::DEFAULT,
+        local(initialized),
+        snapshot,
+        || false,
+    )
 }
 
 #[test]
@@ -610,8 +616,7 @@ fn row_6_among_peers_the_one_with_the_history_is_asked_first() {
     let servers = vec![historian("b", Some(500)), historian("c", None)];
     let both = snapshot(Some(&[PODS]), servers);
     let decision = resume(HPA, 700, true, &both);
-    let hpas = Arc::new(HPA.owned());
-    let all = listing(&[0, 1], &hpas);
+    let all = peers(&[0, 1]);
     assert_eq!(decision.order[1], all);
     let ServerChoice::Peers(all) = all else {
         panic!("{all:?}");
@@ -626,7 +631,7 @@ fn row_6_among_peers_the_one_with_the_history_is_asked_first() {
 }
 
 fn expired(question: RoutingInput<'_>, initialized: bool, snapshot: &Snapshot) -> [String; 3] {
-    let decision = after_expiry(question, POLICY, local(initialized), snapshot);
+    let decision = after_expiry(question, &Settings::DEFAULT, local(initialized), snapshot);
     let decision = decision.unwrap();
     assert_eq!(
         (decision.row, decision.no_such_resource),
@@ -638,7 +643,6 @@ fn expired(question: RoutingInput<'_>, initialized: bool, snapshot: &Snapshot) -
         ServerChoice::Peers(Peers { ready: true, .. }) => "only who is ready".to_owned(),
         ServerChoice::Peers(Peers {
             indices,
-            resource,
             wanted,
             since,
             ready: false,
@@ -646,7 +650,7 @@ fn expired(question: RoutingInput<'_>, initialized: bool, snapshot: &Snapshot) -
             let wanted = wanted.map(|wanted| format!(" {wanted:?}"));
             let since = since.map(|since| format!(" since {since}"));
             let [wanted, since] = [wanted, since].map(Option::unwrap_or_default);
-            format!("{indices:?} {}{wanted}{since}", resource.is_some())
+            format!("{indices:?}{wanted}{since}")
         }
     })
 }
@@ -679,21 +683,18 @@ fn after_a_410_known_histories_come_first_then_all_that_list_the_resource_then_l
     let all = snapshot(Some(&[PODS]), servers);
     assert_eq!(
         expired(watch(PODS, Some(700)), true, &all),
-        ["[0, 1] true since 700", "[0, 1] true", "local"]
+        ["[0, 1] since 700", "[0, 1]", "local"]
     );
     let uninitialized = expired(watch(PODS, Some(700)), false, &all);
     assert_eq!(uninitialized[2], "nowhere");
     // The local apiserver does not list it.
     let of_others = expired(watch(HPA, Some(700)), true, &all);
-    assert_eq!(
-        of_others,
-        ["[0, 1, 3] true since 700", "[0, 1, 3] true", "nowhere"]
-    );
+    assert_eq!(of_others, ["[0, 1, 3] since 700", "[0, 1, 3]", "nowhere"]);
     let versioned = RoutingInput {
         wanted: Some(Wanted::Newest),
         ..watch(PODS, Some(700))
     };
-    assert_eq!(expired(versioned, true, &all)[1], "[0, 1] true Newest");
+    assert_eq!(expired(versioned, true, &all)[1], "[0, 1] Newest");
 }
 
 #[test]
@@ -702,7 +703,7 @@ fn after_a_410_any_target_may_have_the_history_of_a_custom_resource() {
     let both = snapshot(None, servers);
     assert_eq!(
         expired(watch(WIDGETS, Some(7)), true, &both),
-        ["[0, 1] false since 7", "[0, 1] false", "local"]
+        ["[0, 1] since 7", "[0, 1]", "local"]
     );
     assert_eq!(expired(watch(WIDGETS, Some(7)), false, &both)[2], "nowhere");
 }
@@ -712,9 +713,9 @@ fn a_410_passes_if_others_may_not_be_asked() {
     let both = snapshot(Some(&[PODS]), vec![historian("b", Some(5))]);
     let mut unsynced = both.clone();
     unsynced.synced = false;
-    let off = Policy {
+    let off = Settings {
         rerouting: false,
-        ..POLICY
+        ..Settings::DEFAULT
     };
     let rerouted = RoutingInput {
         rerouted: true,
@@ -724,16 +725,19 @@ fn a_410_passes_if_others_may_not_be_asked() {
         resource: "unlisted",
         ..PODS
     };
-    for (question, policy, snapshot) in [
-        (watch(PODS, None), POLICY, &both),
-        (rerouted, POLICY, &both),
-        (watch(unlisted, Some(7)), POLICY, &both),
-        (watch(PODS, Some(7)), off, &both),
-        (watch(PODS, Some(7)), POLICY, &unsynced),
+    for (question, settings, snapshot) in [
+        (watch(PODS, None), &Settings::DEFAULT, &both),
+        (rerouted, &Settings::DEFAULT, &both),
+        (watch(unlisted, Some(7)), &Settings::DEFAULT, &both),
+        (watch(PODS, Some(7)), &off, &both),
+        (watch(PODS, Some(7)), &Settings::DEFAULT, &unsynced),
     ] {
-        assert_eq!(after_expiry(question, policy, local(true), snapshot), None);
+        assert_eq!(
+            after_expiry(question, settings, local(true), snapshot),
+            None
+        );
     }
-    assert!(after_expiry(watch(PODS, Some(7)), POLICY, local(true), &both).is_some());
+    assert!(after_expiry(watch(PODS, Some(7)), &Settings::DEFAULT, local(true), &both).is_some());
 }
 
 #[test]

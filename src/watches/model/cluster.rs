@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::kube::gvr::GvrRef;
 use crate::kube::version::KubernetesVersion;
-use crate::routing::hand_over::LocalProcess;
+use crate::routing::decide::LocalServer;
 use crate::routing::table::{self, Snapshot, things};
 use crate::watches::sample::{KeyCount, ListedIn, Sample};
 
@@ -202,7 +202,7 @@ pub(super) fn snapshot(
     kinds: [Kind; 3],
     local: usize,
     forgets_restores: bool,
-) -> (Snapshot, LocalProcess) {
+) -> (Snapshot, LocalServer) {
     let group = [("apps", "v1")];
     let is_void = |server: &Server| server.is_void(etcd) && !forgets_restores;
     let peers = (0..servers.len()).filter(|index| *index != local);
@@ -222,9 +222,9 @@ pub(super) fn snapshot(
     snapshot.local_read = Some((1, std::time::Instant::now()));
     snapshot.local_version = kinds[local].version();
     let own = &servers[local];
-    let process = LocalProcess {
+    let process = LocalServer {
         epoch: 1,
-        serves: own.known.ready,
+        initialized: own.known.ready,
         history_start: match is_void(own) {
             true => i64::MAX,
             false => own.known.history_start,

@@ -6,8 +6,8 @@
 use super::client::thing;
 use super::cluster::{Change, Kind, LOCAL, THINGS, is_stored, snapshot};
 use super::world::{Mutation, Place, ServedBy, Setup, Step, World};
-use crate::config::Unsynced;
-use crate::routing::decide::{LocalServer, Policy, RoutingInput, ServerChoice, decide};
+use crate::config::settings::Settings;
+use crate::routing::decide::{LocalServer, RoutingInput, ServerChoice, decide};
 use crate::routing::hand_over::StoppedWatch;
 use crate::watches::change_log::{ChangeLog, newest_safe};
 use crate::watches::follower::ResumePoint;
@@ -183,16 +183,13 @@ impl World {
             resume: Some(revision),
             wanted: None,
         };
-        let policy = Policy {
-            rerouting: true,
-            unsynced: Unsynced::Reject,
-        };
         let own = &self.servers[server];
         let local = LocalServer {
+            epoch: 1,
             initialized: own.up,
             history_start: own.cache_start,
         };
-        let decision = decide(input, policy, local, &snapshot, || false);
+        let decision = decide(input, &Settings::DEFAULT, local, &snapshot, || false);
         let answers = decision.order.iter().flat_map(|choice| match choice {
             ServerChoice::Local => vec![server],
             ServerChoice::Peers(peers) => {

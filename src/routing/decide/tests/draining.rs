@@ -75,24 +75,24 @@ fn who_drains_gets_nothing_else() {
         rerouted: true,
         ..watch(PODS, Some(500))
     };
-    let off = Policy {
+    let off = Settings {
         rerouting: false,
-        ..POLICY
+        ..Settings::DEFAULT
     };
     let mut unsynced = all.clone();
     unsynced.synced = false;
-    for (question, policy, snapshot) in [
-        (watch(PODS, None), POLICY, &all),
-        (watch(HPA, None), POLICY, &all),
-        (watch(WIDGETS, None), POLICY, &all),
-        (watch(WIDGETS, Some(500)), POLICY, &all),
-        (watch(METRICS, Some(500)), POLICY, &all),
-        (rerouted, POLICY, &all),
-        (watch(PODS, Some(500)), off, &all),
-        (watch(PODS, Some(500)), POLICY, &unsynced),
+    for (question, settings, snapshot) in [
+        (watch(PODS, None), &Settings::DEFAULT, &all),
+        (watch(HPA, None), &Settings::DEFAULT, &all),
+        (watch(WIDGETS, None), &Settings::DEFAULT, &all),
+        (watch(WIDGETS, Some(500)), &Settings::DEFAULT, &all),
+        (watch(METRICS, Some(500)), &Settings::DEFAULT, &all),
+        (rerouted, &Settings::DEFAULT, &all),
+        (watch(PODS, Some(500)), &off, &all),
+        (watch(PODS, Some(500)), &Settings::DEFAULT, &unsynced),
     ] {
         for initialized in [true, false] {
-            let decision = decide(question, policy, local(initialized), snapshot, || false);
+            let decision = decide(question, settings, local(initialized), snapshot, || false);
             assert_eq!(decision.last, ServerChoice::Nowhere);
             let is_target = |choice: &ServerChoice<'_>| match choice {
                 ServerChoice::Peers(peers) => *peers.indices == [0],
@@ -108,7 +108,7 @@ fn who_drains_gets_nothing_else() {
 fn after_a_410_who_drains_is_asked_last() {
     let all = rollout();
     let last = |question| {
-        let decision = after_expiry(question, POLICY, local(true), &all).unwrap();
+        let decision = after_expiry(question, &Settings::DEFAULT, local(true), &all).unwrap();
         words(&decision.last)
     };
     assert_eq!(last(watch(PODS, Some(500))), "[1] None");

@@ -55,7 +55,13 @@ fn question(gvr: GvrRef<'_>, wanted: Option<Wanted>) -> RoutingInput<'_> {
 
 fn asked<'s>(wanted: Option<Wanted>, initialized: bool, snapshot: &'s Snapshot) -> Decision<'s> {
     let question = question(PODS, wanted);
-    decide(question, POLICY, local(initialized), snapshot, || false)
+    decide(
+        question,
+        &Settings::DEFAULT,
+        local(initialized),
+        snapshot,
+        || false,
+    )
 }
 
 /// The versions of the servers to try, in order: `local` for the local server, `?` for an unknown version.
@@ -220,22 +226,22 @@ fn versions_do_not_count_in_other_rows() {
     };
     let both = beside(version("1.31"), snapshot(Some(&[PODS]), vec![fitting]));
     let pods = question(PODS, named("1.32"));
-    let off = Policy {
+    let off = Settings {
         rerouting: false,
-        ..POLICY
+        ..Settings::DEFAULT
     };
-    let serve_local = Policy {
+    let serve_local = Settings {
         unsynced: Unsynced::ServeLocal,
-        ..POLICY
+        ..Settings::DEFAULT
     };
     let unsynced = Snapshot::default();
-    for (question, policy, snapshot) in [
+    for (question, settings, snapshot) in [
         (
             RoutingInput {
                 resource: None,
                 ..pods
             },
-            POLICY,
+            &Settings::DEFAULT,
             &both,
         ),
         (
@@ -243,15 +249,15 @@ fn versions_do_not_count_in_other_rows() {
                 rerouted: true,
                 ..pods
             },
-            POLICY,
+            &Settings::DEFAULT,
             &both,
         ),
-        (pods, off, &both),
-        (pods, serve_local, &unsynced),
-        (question(WIDGETS, pods.wanted), POLICY, &both),
-        (question(RESIZE, pods.wanted), POLICY, &both),
+        (pods, &off, &both),
+        (pods, &serve_local, &unsynced),
+        (question(WIDGETS, pods.wanted), &Settings::DEFAULT, &both),
+        (question(RESIZE, pods.wanted), &Settings::DEFAULT, &both),
     ] {
-        let decided = |question| decide(question, policy, local(true), snapshot, || false);
+        let decided = |question| decide(question, settings, local(true), snapshot, || false);
         let without = RoutingInput {
             wanted: None,
             ..question
@@ -263,7 +269,7 @@ fn versions_do_not_count_in_other_rows() {
         resume: Some(600),
         ..pods
     };
-    let decision = decide(resumed, POLICY, local(true), &both, || false);
+    let decision = decide(resumed, &Settings::DEFAULT, local(true), &both, || false);
     let ServerChoice::Peers(peers) = decision.order[0] else {
         panic!("{decision:?}");
     };
@@ -397,7 +403,7 @@ fn a_watch_that_the_local_server_has_the_history_of_goes_only_to_one_that_has_it
                 resume: Some(1500),
                 ..question(PODS, wanted)
             };
-            let decision = decide(resumed, POLICY, local(true), &cluster, || false);
+            let decision = decide(resumed, &Settings::DEFAULT, local(true), &cluster, || false);
             assert_eq!(decision.row, expected, "{history:?} {wanted:?}");
         }
     }
@@ -509,9 +515,9 @@ proptest! {
                 ServerChoice::Peers(peers) => {
                     let mut indices = peers.indices.to_vec();
                     indices.sort_unstable();
-                    (indices, peers.resource.cloned(), false)
+                    (indices, false)
                 }
-                place => (vec![], None, *place == ServerChoice::Local),
+                place => (vec![], *place == ServerChoice::Local),
             })
         };
         prop_assert_eq!(who(&decision), who(&before));
