@@ -2,7 +2,6 @@
 //!
 //! A watch is open for hours, and there are thousands: only what decides its events and who asks is kept, packed.
 
-use std::borrow::Cow;
 use std::time::{Duration, Instant};
 
 use http::header::{ACCEPT, AUTHORIZATION, HeaderMap, HeaderName, HeaderValue, USER_AGENT};
@@ -60,7 +59,9 @@ impl WatchRequest {
     ) -> Option<Self> {
         let target = header.uri.path_and_query()?.as_str();
         let (path, query) = target.split_once('?').unwrap_or((target, ""));
-        let kept: Vec<_> = pairs(query)
+        let pairs = query.split('&').filter(|pair| !pair.is_empty());
+        let pairs = pairs.filter_map(|pair| Some((parameter_name(pair)?, pair)));
+        let kept: Vec<_> = pairs
             .filter(|(name, _)| !REPLACED.contains(&&**name))
             .collect();
         let has_rare_parameters = kept.iter().any(|(name, _)| !COMMON.contains(&&**name));
@@ -87,12 +88,7 @@ impl WatchRequest {
                 .filter(|seconds| *seconds > 0)
                 .and_then(|seconds| now.checked_add(Duration::from_secs(seconds))),
         };
-        (this.size() <= LIMIT).then_some(this)
-    }
-
-    /// Bytes that it takes.
-    pub fn size(&self) -> usize {
-        self.target.len() + self.fields.len()
+        (this.target.len() + this.fields.len() <= LIMIT).then_some(this)
     }
 
     /// The header of a request for what comes after `revision`. `None`: the client's time is over.
@@ -115,12 +111,12 @@ impl WatchRequest {
 
     fn fields(&self) -> Option<HeaderMap> {
         let mut fields = HeaderMap::new();
-        let mut rest = &*self.fields;
+        let mut packed = &*self.fields;
         let mut next = || {
-            let (length, after) = rest.split_first_chunk::<8>()?;
+            let (length, after) = packed.split_first_chunk::<8>()?;
             let length = usize::try_from(u64::from_be_bytes(*length)).ok()?;
             let (part, after) = after.split_at_checked(length)?;
-            rest = after;
+            packed = after;
             Some(part)
         };
         while let Some((name, value)) = next().zip(next()) {
@@ -136,12 +132,6 @@ impl WatchRequest {
         }
         Some(fields)
     }
-}
-
-/// Names and pairs of a query.
-fn pairs(query: &str) -> impl Iterator<Item = (Cow<'_, str>, &str)> {
-    let pairs = query.split('&').filter(|pair| !pair.is_empty());
-    pairs.filter_map(|pair| Some((parameter_name(pair)?, pair)))
 }
 
 #[cfg(test)]

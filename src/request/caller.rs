@@ -23,7 +23,10 @@ pub struct ClientConnection {
     pub address: HeaderValue,
     /// Random; makes the requests of one connection prefer the same peer among equals.
     pub seed: u64,
-    certificate: Option<ClientCertificate>,
+    /// The certificates that the client presented, leaf first; empty if none.
+    chain: Vec<CertificateDer<'static>>,
+    /// The last verdict on the chain.
+    verdict: ArcSwapOption<Verdict>,
     /// At least one request arrived.
     asked: AtomicBool,
 }
@@ -34,14 +37,11 @@ impl ClientConnection {
         // An address is always a valid header value.
         let address =
             HeaderValue::try_from(address.to_string()).unwrap_or(HeaderValue::from_static(""));
-        let certificate = (!chain.is_empty()).then(|| ClientCertificate {
-            chain,
-            verdict: ArcSwapOption::empty(),
-        });
         Self {
             address,
             seed,
-            certificate,
+            chain,
+            verdict: ArcSwapOption::empty(),
             asked: AtomicBool::new(false),
         }
     }
@@ -62,18 +62,11 @@ impl ClientConnection {
     /// The last valid Unix second of the certificate of the chain that expires next after `now`; `None` if all have
     /// expired.
     pub fn valid_until(&self, now: u64) -> Option<u64> {
-        let chain = &self.certificate.as_ref()?.chain;
-        let ends = chain.iter().filter_map(verify::validity);
+        let ends = self.chain.iter().filter_map(verify::validity);
         ends.map(|validity| *validity.end())
             .filter(|end| *end >= now)
             .min()
     }
-}
-
-#[derive(Debug)]
-struct ClientCertificate {
-    chain: Vec<CertificateDer<'static>>,
-    verdict: ArcSwapOption<Verdict>,
 }
 
 #[derive(Debug)]
@@ -141,9 +134,9 @@ impl Authenticator {
     /// The caller of a request on `connection` at `now`. `bearer`: the request has a token
     /// ([`super::token::is_there`]).
     pub fn caller(&self, connection: &ClientConnection, bearer: bool, now: SystemTime) -> Caller {
-        let owner = match &connection.certificate {
-            Some(certificate) => self.owner(certificate, now),
-            None => Caller::Anonymous,
+        let owner = match connection.chain.is_empty() {
+            true => Caller::Anonymous,
+            false => self.owner(connection, now),
         };
         match owner {
             Caller::Anonymous | Caller::Unverifiable if bearer => Caller::Bearer,
@@ -152,24 +145,24 @@ impl Authenticator {
     }
 
     /// Verifies the chain, unless that was done: it is too expensive to repeat for each request.
-    fn owner(&self, certificate: &ClientCertificate, now: SystemTime) -> Caller {
+    fn owner(&self, connection: &ClientConnection, now: SystemTime) -> Caller {
         // A clock before 1970 makes every certificate invalid, which is the safe side.
         let since_epoch = now.duration_since(SystemTime::UNIX_EPOCH);
         let now = since_epoch.unwrap_or(Duration::ZERO).as_secs();
-        if let Some(verdict) = &*certificate.verdict.load()
+        if let Some(verdict) = &*connection.verdict.load()
             && verdict.generation == self.generation
             && verdict.unchanged.contains(&now)
         {
             return verdict.owner.clone();
         }
-        let (owner, unchanged) = match PresentedChain::parse(&certificate.chain) {
+        let (owner, unchanged) = match PresentedChain::parse(&connection.chain) {
             Some(presented) => (
                 self.authenticate(&presented, now),
                 overlap(&presented.unchanged(now), &self.cas.unchanged(now)),
             ),
             None => (Caller::Unverifiable, 0..=u64::MAX),
         };
-        certificate.verdict.store(Some(Arc::new(Verdict {
+        connection.verdict.store(Some(Arc::new(Verdict {
             generation: self.generation,
             unchanged,
             owner: owner.clone(),
@@ -230,9 +223,8 @@ fn user_headers(der: &[u8], subject: &[Attribute<'_>]) -> Option<UserHeaders> {
 /// Go trims header values, so `system:masters ` must never become one: a CSR for it is approved by Kubernetes.
 fn header_value(name: &str) -> Option<HeaderValue> {
     let plain = !name.is_empty() && name.trim() == name && !name.chars().any(char::is_control);
-    plain
-        .then(|| HeaderValue::from_bytes(name.as_bytes()).ok())
-        .flatten()
+    let value = HeaderValue::from_bytes(name.as_bytes()).ok();
+    value.filter(|_| plain)
 }
 
 #[cfg(test)]

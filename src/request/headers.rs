@@ -46,9 +46,7 @@ const HTTP2_SETTINGS: HeaderName = HeaderName::from_static("http2-settings");
 #[derive(Debug, Clone)]
 pub struct PrivilegedHeaders {
     all: HeaderNames,
-    users: Vec<HeaderName>,
-    groups: Vec<HeaderName>,
-    uid: Option<HeaderName>,
+    config: RequestHeaders,
     credential: Option<HeaderName>,
 }
 
@@ -63,9 +61,7 @@ impl PrivilegedHeaders {
             .collect();
         let prefixes = config.extra_prefixes.clone();
         Self {
-            users: config.username.clone(),
-            groups: config.group.clone(),
-            uid: config.uid.first().cloned(),
+            config: config.clone(),
             credential: prefixes
                 .first()
                 .and_then(|prefix| credential::header(prefix)),
@@ -75,7 +71,11 @@ impl PrivilegedHeaders {
 
     /// The remote user that `headers` name.
     pub fn named_user<'h>(&self, headers: &'h HeaderMap) -> Option<&'h HeaderValue> {
-        let mut users = self.users.iter().filter_map(|name| headers.get(name));
+        let mut users = self
+            .config
+            .username
+            .iter()
+            .filter_map(|name| headers.get(name));
         users.find(|user| !user.as_bytes().trim_ascii().is_empty())
     }
 
@@ -83,7 +83,8 @@ impl PrivilegedHeaders {
     /// after the request of such a user.
     pub fn name_unauthenticated(&self, headers: &HeaderMap) -> bool {
         let is = |value: &HeaderValue, name: &[u8]| value.as_bytes().trim_ascii() == name;
-        let mut groups = self.groups.iter().flat_map(|name| headers.get_all(name));
+        let groups = self.config.group.iter();
+        let mut groups = groups.flat_map(|name| headers.get_all(name));
         self.named_user(headers)
             .is_some_and(|user| is(user, b"system:anonymous"))
             || groups.any(|group| is(group, b"system:unauthenticated"))
@@ -111,10 +112,10 @@ impl PrivilegedHeaders {
 
     /// Writes a certificate user as requestheader values.
     pub fn stamp(&self, headers: &mut HeaderMap, who: &UserHeaders) -> pingora_core::Result<()> {
-        if let Some(user) = self.users.first() {
+        if let Some(user) = self.config.username.first() {
             set(headers, user.clone(), who.user.clone())?;
         }
-        if let Some(group) = self.groups.first() {
+        if let Some(group) = self.config.group.first() {
             for value in &who.groups {
                 let added = headers.try_append(group.clone(), value.clone());
                 added.or_err(ErrorType::InvalidHTTPHeader, TOO_MANY)?;
@@ -138,7 +139,7 @@ impl PrivilegedHeaders {
             set(headers, name.clone(), who.credential.clone())?;
         }
         if details.uid
-            && let (Some(name), Some(uid)) = (&self.uid, &who.uid)
+            && let (Some(name), Some(uid)) = (self.config.uid.first(), &who.uid)
         {
             set(headers, name.clone(), uid.clone())?;
         }
@@ -195,14 +196,13 @@ pub fn strip_hop_by_hop(
             .filter_map(|name| HeaderName::from_bytes(name.trim_ascii()).ok())
             .filter(|name| *name != header::UPGRADE && !says_who(name))
             .collect();
-        for name in &listed {
+        for name in listed {
             headers.remove(name);
         }
         headers.remove(header::CONNECTION);
     }
-    for name in [&KEEP_ALIVE, &PROXY_CONNECTION] {
-        headers.remove(name);
-    }
+    headers.remove(KEEP_ALIVE);
+    headers.remove(PROXY_CONNECTION);
     if upgrade {
         let upgrade = HeaderValue::from_static("Upgrade");
         set(headers, header::CONNECTION, upgrade)?;
@@ -217,8 +217,8 @@ pub fn strip_hop_by_hop(
 pub fn means_upgrade(headers: &HeaderMap) -> bool {
     let mut values = headers.get_all(header::CONNECTION).iter();
     values.any(|value| {
-        let mut places = value.as_bytes().windows(UPGRADE.len());
-        places.any(|place| place.eq_ignore_ascii_case(UPGRADE))
+        let mut parts = value.as_bytes().windows(UPGRADE.len());
+        parts.any(|part| part.eq_ignore_ascii_case(UPGRADE))
     })
 }
 

@@ -12,53 +12,31 @@
 //! | the same with `v=v2` | 1.30 | KEP-3352 |
 //! | `application/cbor`, `application/cbor-seq`, `application/apply-patch+cbor` | 1.32 | KEP-4222, behind a gate |
 
-use std::borrow::Cow;
-
 use super::info::{RequestInfo, Target, Verb, query_values};
 use crate::kube::version::KubernetesVersion;
 
-/// A query parameter of reads and watches.
-struct Parameter {
-    name: &'static str,
-    /// Where it has this meaning.
-    verbs: &'static [Verb],
-    /// Of this resource and subresource only.
-    of: Option<(&'static str, &'static str)>,
-    since: KubernetesVersion,
-}
-
-const fn parameter(name: &'static str, verbs: &'static [Verb], minor: u32) -> Parameter {
-    Parameter {
-        name,
-        verbs,
-        of: None,
-        since: KubernetesVersion::new(1, minor),
-    }
-}
-
-const PARAMETERS: [Parameter; 5] = [
+/// Query parameters of lists, of watches, and of a pod's log, which alone is read with [`Verb::Get`] here: each with where
+/// it has this meaning, and the minor version that began to understand it.
+const PARAMETERS: [(&str, &[Verb], u32); 5] = [
     // KEP-2523.
-    parameter("resourceVersionMatch", &[Verb::List], 19),
+    ("resourceVersionMatch", &[Verb::List], 19),
     // KEP-3157: forbidden for watches before.
-    parameter("resourceVersionMatch", &[Verb::Watch], 27),
+    ("resourceVersionMatch", &[Verb::Watch], 27),
     // KEP-3157, behind a gate; without that the answer is 422.
-    parameter("sendInitialEvents", &[Verb::Watch], 27),
+    ("sendInitialEvents", &[Verb::Watch], 27),
     // KEP-5866, behind a gate.
-    parameter("shardSelector", &[Verb::List, Verb::Watch], 36),
-    Parameter {
-        // KEP-3288, behind a gate.
-        of: Some(("pods", "log")),
-        ..parameter("stream", &[Verb::Get], 32)
-    },
+    ("shardSelector", &[Verb::List, Verb::Watch], 36),
+    // KEP-3288, behind a gate.
+    ("stream", &[Verb::Get], 32),
 ];
 
 /// Field selectors of the core group; older servers answer 400.
-const FIELDS: [(&str, &str, KubernetesVersion); 3] = [
+const FIELDS: [(&str, &str, u32); 3] = [
     // kubernetes#110477
-    ("pods", "spec.hostNetwork", KubernetesVersion::new(1, 28)),
+    ("pods", "spec.hostNetwork", 28),
     // kubernetes#123905; kubelets use it since the same version.
-    ("services", "spec.clusterIP", KubernetesVersion::new(1, 31)),
-    ("services", "spec.type", KubernetesVersion::new(1, 31)),
+    ("services", "spec.clusterIP", 31),
+    ("services", "spec.type", 31),
 ];
 
 /// The first version that understands all parameters of a read or watch; `None`: any version does.
@@ -69,29 +47,28 @@ pub fn parameters_since(info: &RequestInfo<'_>, query: Option<&str>) -> Option<K
     let query = Some(query.filter(|query| !query.is_empty())?);
     let core = resource.group.is_empty();
     let names = (&*resource.resource, &*resource.subresource);
-    let is_used = |known: &&Parameter| {
-        let of = known.of.is_none_or(|of| core && of == names);
-        let value = || query_values(query, known.name).next();
-        of && known.verbs.contains(&info.verb) && value().is_some_and(|value| !value.is_empty())
+    let concerns = info.verb != Verb::Get || core && names == ("pods", "log");
+    let is_used = |name: &str| {
+        let value = query_values(query, name).next();
+        value.is_some_and(|value| !value.is_empty())
     };
-    let used = PARAMETERS.iter().filter(is_used).map(|known| known.since);
+    let used = PARAMETERS.iter().filter_map(|(name, verbs, since)| {
+        (concerns && verbs.contains(&info.verb) && is_used(name)).then_some(*since)
+    });
     let selects = core && matches!(info.verb, Verb::List | Verb::Watch);
     let selector = selects.then(|| query_values(query, "fieldSelector").next());
     let fields = selector.flatten().and_then(|it| fields_since(&it, names.0));
-    used.chain(fields).max()
+    let minor = used.chain(fields).max()?;
+    Some(KubernetesVersion::new(1, minor))
 }
 
-fn fields_since(selector: &str, resource: &str) -> Option<KubernetesVersion> {
+fn fields_since(selector: &str, resource: &str) -> Option<u32> {
     let selects = |label: &str| {
-        let mut terms = selector.split(',');
-        terms.any(|term| {
-            term.strip_prefix(label)
-                .is_some_and(|rest| rest.starts_with(['=', '!']))
-        })
+        let mut after = selector.split(',').filter_map(|it| it.strip_prefix(label));
+        after.any(|operator| operator.starts_with(['=', '!']))
     };
-    let known = FIELDS
-        .iter()
-        .filter(|(of, label, _)| *of == resource && selects(label));
+    let known = FIELDS.iter();
+    let known = known.filter(|(of, label, _)| *of == resource && selects(label));
     known.map(|(_, _, since)| *since).max()
 }
 
@@ -107,20 +84,12 @@ const CLIENTS: [&[u8]; 5] = [
 /// The version of a client of Kubernetes' own, by its `User-Agent`: `kubelet/v1.36.2 (linux/amd64) kubernetes/1234567`.
 /// Anybody may say so: it only orders servers.
 pub fn client_version(user_agent: &[u8]) -> Option<KubernetesVersion> {
-    let slash = user_agent.iter().take(32).position(|byte| *byte == b'/')?;
-    let (name, rest) = user_agent.split_at(slash);
-    let rest = rest
-        .strip_prefix(b"/v")
-        .filter(|_| CLIENTS.contains(&name))?;
+    let after = |client: &&[u8]| user_agent.strip_prefix(*client)?.strip_prefix(b"/v");
+    let version = CLIENTS.iter().find_map(after)?;
     // As far as the patch version, which may be followed by anything.
-    let mut dots = rest
-        .iter()
-        .take(16)
-        .enumerate()
-        .filter(|(_, byte)| **byte == b'.');
-    let end = dots.nth(1)?.0;
-    let text: Cow<'_, str> = String::from_utf8_lossy(&rest[..end]);
-    text.parse().ok()
+    let mut dots = (0..version.len().min(16)).filter(|at| version[*at] == b'.');
+    let minor = &version[..dots.nth(1)?];
+    str::from_utf8(minor).ok()?.parse().ok()
 }
 
 #[cfg(test)]

@@ -22,8 +22,7 @@ use crate::kube::requestheader::{NameList, PublishedNames};
 pub struct SurplusHeaders {
     /// All names of the cluster are known.
     known: AtomicBool,
-    /// There are some that the configuration does not name.
-    any: AtomicBool,
+    /// Those that the configuration does not name, if there are some.
     names: ArcSwapOption<HeaderNames>,
 }
 
@@ -36,9 +35,6 @@ impl SurplusHeaders {
     /// Removes them from a request, but not what the proxy has written itself. Returns the number of names removed. One
     /// load, if there are none.
     pub fn strip(&self, headers: &mut HeaderMap, configured: &PrivilegedHeaders) -> usize {
-        if !self.any.load(Ordering::Acquire) {
-            return 0;
-        }
         let names = self.names.load();
         names.as_deref().map_or(0, |names| {
             names.strip(headers, |name| stays(name, configured))
@@ -56,9 +52,8 @@ impl SurplusHeaders {
             names.map(str::to_owned).collect(),
             prefixes.map(str::to_owned).collect(),
         );
-        let any = !surplus.is_empty();
-        self.names.store(Some(Arc::new(surplus)));
-        self.any.store(any, Ordering::Release);
+        let surplus = (!surplus.is_empty()).then(|| Arc::new(surplus));
+        self.names.store(surplus);
         self.known.store(published.is_complete(), Ordering::Release);
     }
 }

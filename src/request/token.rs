@@ -39,17 +39,10 @@ pub fn remove(headers: &mut HeaderMap) -> pingora_core::Result<()> {
     Ok(())
 }
 
-/// The token in `Authorization`.
+/// The token in `Authorization`, after `Bearer`. As in kube-apiserver, everything else counts as no credentials.
 pub fn of_header(headers: &HeaderMap) -> Option<&[u8]> {
-    headers.get(header::AUTHORIZATION).and_then(bearer)
-}
-
-/// The token after `Bearer`. As in kube-apiserver, everything else counts as no credentials.
-fn bearer(authorization: &HeaderValue) -> Option<&[u8]> {
-    let mut words = authorization
-        .as_bytes()
-        .trim_ascii()
-        .split(|byte| *byte == b' ');
+    let authorization = headers.get(header::AUTHORIZATION)?.as_bytes().trim_ascii();
+    let mut words = authorization.split(|byte| *byte == b' ');
     let scheme = words.next()?;
     let token = words.next().filter(|token| !token.is_empty())?;
     scheme.eq_ignore_ascii_case(b"bearer").then_some(token)
@@ -57,16 +50,14 @@ fn bearer(authorization: &HeaderValue) -> Option<&[u8]> {
 
 /// kube-apiserver reads subprotocols only of WebSocket requests.
 fn is_websocket(headers: &HeaderMap) -> bool {
-    headers
-        .get(header::UPGRADE)
-        .is_some_and(|upgrade| upgrade.as_bytes().eq_ignore_ascii_case(b"websocket"))
+    let upgrade = headers.get(header::UPGRADE);
+    upgrade.is_some_and(|it| it.as_bytes().eq_ignore_ascii_case(b"websocket"))
 }
 
 /// An empty token counts as none. Only the apiserver can verify it.
 fn is_token(protocol: &[u8]) -> bool {
-    protocol
-        .strip_prefix(PREFIX)
-        .is_some_and(|token| !token.is_empty())
+    let token = protocol.strip_prefix(PREFIX);
+    token.is_some_and(|token| !token.is_empty())
 }
 
 fn protocols(headers: &HeaderMap) -> impl Iterator<Item = &[u8]> {

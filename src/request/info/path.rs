@@ -28,17 +28,15 @@ pub(super) fn read_path(path: &str) -> Result<ParsedPath<'_>, AmbiguousPath> {
         _ => return Ok(ParsedPath::Nothing),
     };
     let Some(version) = segments.next()? else {
-        let is_core = group.is_empty();
-        return Ok(ParsedPath::Discovery(if is_core {
-            DiscoveryDocument::Versions
-        } else {
-            DiscoveryDocument::Group(group.into_owned())
+        return Ok(ParsedPath::Discovery(match &*group {
+            "" => DiscoveryDocument::Versions,
+            _ => DiscoveryDocument::Group(group.into_owned()),
         }));
     };
     match segments.next()? {
         Some(first) => read_resource(group, version, first, segments),
         None => {
-            let of = group_version(group, version);
+            let of = GroupVersion::new(&group, &version);
             Ok(ParsedPath::Discovery(DiscoveryDocument::Resources(of)))
         }
     }
@@ -72,10 +70,9 @@ fn read_resource<'a>(
             ..PathForm::default()
         },
     };
-    if request.resource == "namespaces" {
-        read_namespace(&mut request, &mut segments)?;
-    } else {
-        request.name = segments.next_name()?.unwrap_or_default();
+    match &*request.resource {
+        "namespaces" => read_namespace(&mut request, &mut segments)?,
+        _ => request.name = segments.next_name()?.unwrap_or_default(),
     }
     if special.is_some() && is_dots(&request.name) {
         return Err(AmbiguousPath);
@@ -126,21 +123,21 @@ fn read_openapi<'a>(
     path: &'a str,
     mut segments: Segments<'a>,
 ) -> Result<ParsedPath<'a>, AmbiguousPath> {
-    let version = segments.next()?;
-    // These are found by their exact path: with a slash at its end it is another one.
-    if path.ends_with('/') {
-        return Ok(ParsedPath::Nothing);
+    let mut names = Vec::new();
+    while let Some(name) = segments.next()? {
+        names.push(name);
     }
-    let below = [segments.next()?, segments.next()?, segments.next()?];
-    let more = segments.next()?.is_some();
-    let document = match (version.as_deref(), below) {
-        (Some("v2"), [None, ..]) => DiscoveryDocument::OpenApiV2,
-        (Some("v3"), [None, ..]) => DiscoveryDocument::OpenApiV3,
-        (Some("v3"), [Some(api), Some(version), None]) if api == "api" => {
-            DiscoveryDocument::OpenApiV3Version(group_version(Cow::default(), version))
+    let names: Vec<&str> = names.iter().map(|name| &**name).collect();
+    let document = match names[..] {
+        // These are found by their exact path: with a slash at its end it is another one.
+        _ if path.ends_with('/') => return Ok(ParsedPath::Nothing),
+        ["v2"] => DiscoveryDocument::OpenApiV2,
+        ["v3"] => DiscoveryDocument::OpenApiV3,
+        ["v3", "api", version] => {
+            DiscoveryDocument::OpenApiV3Version(GroupVersion::new("", version))
         }
-        (Some("v3"), [Some(apis), Some(group), Some(version)]) if apis == "apis" && !more => {
-            DiscoveryDocument::OpenApiV3Version(group_version(group, version))
+        ["v3", "apis", group, version] => {
+            DiscoveryDocument::OpenApiV3Version(GroupVersion::new(group, version))
         }
         // All servers have the same.
         _ => return Ok(ParsedPath::Nothing),
@@ -148,23 +145,16 @@ fn read_openapi<'a>(
     Ok(ParsedPath::Discovery(document))
 }
 
-fn group_version(group: Cow<'_, str>, version: Cow<'_, str>) -> GroupVersion {
-    GroupVersion {
-        group: group.into_owned(),
-        version: version.into_owned(),
-    }
-}
-
 /// The segments of a well-formed path, decoded one by one.
 struct Segments<'a> {
     /// What has not been read yet, without the slash before it.
-    rest: Option<&'a str>,
+    unread: Option<&'a str>,
 }
 
 impl<'a> Segments<'a> {
     fn of(path: &'a str) -> Self {
         Self {
-            rest: path.strip_prefix('/'),
+            unread: path.strip_prefix('/'),
         }
     }
 
@@ -179,17 +169,17 @@ impl<'a> Segments<'a> {
     /// The next segment, an object's name. It may be `.` or `..`: no apiserver leaves these out or goes up a level. Each
     /// that serves the resource refuses them as names. One slash at the end of the path begins no segment.
     fn next_name(&mut self) -> Result<Option<Cow<'a, str>>, AmbiguousPath> {
-        let Some(rest) = self.rest.take().filter(|rest| !rest.is_empty()) else {
+        let Some(unread) = self.unread.take().filter(|it| !it.is_empty()) else {
             return Ok(None);
         };
         // Segments are short: this takes half the time of `str::split_once`.
-        let slash = rest.bytes().position(|byte| byte == b'/');
-        let segment = match slash.and_then(|slash| rest.split_at_checked(slash)) {
-            Some((segment, rest)) => {
-                self.rest = rest.get(1..);
+        let slash = unread.bytes().position(|byte| byte == b'/');
+        let segment = match slash.and_then(|slash| unread.split_at_checked(slash)) {
+            Some((segment, after)) => {
+                self.unread = after.get(1..);
                 segment
             }
-            None => rest,
+            None => unread,
         };
         decode_segment(segment).map(Some)
     }
@@ -202,24 +192,17 @@ impl<'a> Segments<'a> {
 }
 
 fn decode_segment(raw: &str) -> Result<Cow<'_, str>, AmbiguousPath> {
-    let segment = if raw.bytes().any(|byte| byte == b'%') {
-        let bytes = unescape(raw, false).ok_or(AmbiguousPath)?;
-        // Go decodes before it cuts at slashes: with an encoded one there are more segments than it
-        // seems.
-        if bytes
-            .iter()
-            .any(|&byte| byte == b'/' || byte.is_ascii_control())
-        {
-            return Err(AmbiguousPath);
-        }
-        Cow::Owned(String::from_utf8(bytes).map_err(|_| AmbiguousPath)?)
-    } else {
-        Cow::Borrowed(raw)
-    };
-    match segment.is_empty() {
-        true => Err(AmbiguousPath),
-        false => Ok(segment),
+    if raw.is_empty() {
+        return Err(AmbiguousPath);
     }
+    if !raw.bytes().any(|byte| byte == b'%') {
+        return Ok(Cow::Borrowed(raw));
+    }
+    let segment = unescape(raw, false).and_then(|bytes| String::from_utf8(bytes).ok());
+    // Go decodes before it cuts at slashes: with an encoded one there are more segments than it seems.
+    let is_plain = |segment: &String| !segment.contains(|c: char| c == '/' || c.is_ascii_control());
+    let segment = segment.filter(is_plain).ok_or(AmbiguousPath)?;
+    Ok(Cow::Owned(segment))
 }
 
 fn is_dots(segment: &str) -> bool {
@@ -241,7 +224,6 @@ pub(super) fn unescape(raw: &str, plus_is_blank: bool) -> Option<Vec<u8>> {
 }
 
 fn hex(digit: u8) -> Option<u8> {
-    char::from(digit)
-        .to_digit(16)
-        .and_then(|value| u8::try_from(value).ok())
+    let value = char::from(digit).to_digit(16)?;
+    u8::try_from(value).ok()
 }

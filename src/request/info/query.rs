@@ -41,14 +41,8 @@ fn query_unescape(raw: &str) -> Option<Cow<'_, str>> {
 pub fn is_set(query: Option<&str>, key: &str) -> bool {
     query_values(query, key).next().is_some_and(|value| {
         // Go compares by simple case folding, where U+017F is an s.
-        let folded = value.chars().map(|c| {
-            if c == '\u{17f}' {
-                's'
-            } else {
-                c.to_ascii_lowercase()
-            }
-        });
-        value != "0" && !folded.eq("false".chars())
+        let folded = value.chars().flat_map(char::to_uppercase);
+        value != "0" && !folded.eq("FALSE".chars())
     })
 }
 
