@@ -28,7 +28,7 @@ use crate::net::files;
 use crate::otlp::metrics::SpanMetrics;
 use crate::publish::Publishing;
 use crate::publish::announcement::Announcement;
-use crate::publish::metrics::{IdentityMetrics, LeaseMetrics};
+use crate::publish::metrics::IdentityMetrics;
 use crate::relay::documents::Cache;
 use crate::relay::observe::Metrics;
 use crate::relay::recovery;
@@ -101,7 +101,7 @@ struct Wiring {
     /// The writing ends of [`OwnServer::id`] and [`OwnServer::apiserver_id`].
     ids: [watch::Sender<Option<Arc<str>>>; 2],
     announcement: Arc<Announcement>,
-    lease_metrics: LeaseMetrics,
+    identity_metrics: IdentityMetrics,
 }
 
 impl Wiring {
@@ -131,7 +131,7 @@ impl Wiring {
             given,
             ids: [id_sender, apiserver_id_sender],
             announcement: Arc::default(),
-            lease_metrics: LeaseMetrics::new(&registry)?,
+            identity_metrics: IdentityMetrics::new(&registry)?,
             registry,
         };
         Ok((wiring, ends))
@@ -173,8 +173,7 @@ impl Wiring {
             ids: self.ids.clone(),
             view,
             announcement: self.announcement.clone(),
-            identity_metrics: IdentityMetrics::new(&self.registry)?,
-            lease_metrics: self.lease_metrics.clone(),
+            metrics: self.identity_metrics.clone(),
         };
         let publishing = publish::start(config, given, inputs, control);
         Ok((peer_discovery, publishing))
@@ -235,7 +234,7 @@ impl Wiring {
                     shared: shared.clone(),
                     certificates: certificate_metrics.clone(),
                     reload: reload_metrics.clone(),
-                    lease: self.lease_metrics,
+                    identity: self.identity_metrics,
                 },
                 registry: self.registry.clone(),
                 tls: tls.clone(),

@@ -9,7 +9,7 @@ use super::document::PEER_STATES;
 use super::metrics::Gauges;
 use crate::discovery::metrics::PeerDiscoveryMetrics;
 use crate::otlp::metrics::SpanMetrics;
-use crate::publish::metrics::{self, IdentityMetrics, LeaseMetrics};
+use crate::publish::metrics::{self, IdentityMetrics};
 use crate::reference::{REGISTERED, RegisteredMetric, assert_current, cell, code};
 use crate::relay::answer::Refusal;
 use crate::relay::client::unread::ResetReason;
@@ -42,7 +42,6 @@ fn all() -> Vec<RegisteredMetric> {
     Metrics::new(&registry).unwrap();
     PeerDiscoveryMetrics::new(&registry).unwrap();
     IdentityMetrics::new(&registry).unwrap();
-    LeaseMetrics::new(&registry).unwrap();
     CertificateMetrics::new(&registry).unwrap();
     SpanMetrics::new(&registry).unwrap();
     ReloadMetrics::new(&registry).unwrap();

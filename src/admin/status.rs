@@ -17,7 +17,7 @@ use crate::cluster::catalog::Published;
 use crate::config::DefaultVersion;
 use crate::discovery::peer_discovery::SourceStatus;
 use crate::kube::gvr::{Custom, Gvr, Pair, api_version};
-use crate::publish::metrics::LeaseMetrics;
+use crate::publish::metrics::IdentityMetrics;
 use crate::relay::shared::Shared;
 use crate::relay::upstream::health::Health;
 use crate::reload::metrics::ReloadMetrics;
@@ -29,7 +29,7 @@ pub struct StatusReader {
     pub shared: Arc<Shared>,
     pub certificates: Arc<CertificateMetrics>,
     pub reload: Arc<ReloadMetrics>,
-    pub lease: LeaseMetrics,
+    pub identity: IdentityMetrics,
 }
 
 impl StatusReader {
@@ -148,7 +148,7 @@ impl StatusReader {
             endpoint: shared.own.endpoint.to_string(),
             history_start,
             id: text(&shared.own.id),
-            identity_lease_kept_by: self.lease.keeper().map(str::to_owned),
+            identity_lease_kept_by: self.identity.keeper().map(str::to_owned),
             initialized: shared.local.is_initialized(),
             ready: missing.is_empty(),
             missing,

@@ -10,23 +10,14 @@ use super::record::{IdKeys, PublishError, Publisher, SHORTEST_PAUSE};
 use crate::cluster::json;
 use crate::cluster::keys::Topic;
 use crate::cluster::record::DrainingKey;
-use crate::log_throttle::LogThrottle;
-
-/// When a publisher that has stopped drains.
-pub struct Drain {
-    /// Told when the live key is removed: it begins.
-    pub left: oneshot::Sender<()>,
-    pub end: oneshot::Receiver<()>,
-}
 
 impl Publisher {
     /// Keeps the key until the `end`, then removes it.
     pub(super) async fn drain(mut self, mut keys: IdKeys, mut end: oneshot::Receiver<()>) {
-        let (mut failures, throttle) = (0, LogThrottle::default());
         let mut changes = self.state.changes();
         loop {
             let written = self.write_draining(&mut keys).await;
-            let pause = self.note(written, &mut failures, &throttle);
+            let pause = self.note(written);
             tokio::select! {
                 () = tokio::time::sleep(pause) => {}
                 Ok(()) = changes.changed() => tokio::time::sleep(SHORTEST_PAUSE).await,

@@ -5,18 +5,19 @@ use time::OffsetDateTime;
 
 use crate::metrics::metrics;
 
+/// This proxy keeps the identity Lease.
+pub const PROXY: &str = "proxy";
+/// Somebody else does, most likely the apiserver: it is left alone.
+pub const OTHER: &str = "other";
+
 metrics! {
+    /// All metrics of the identity Lease (KEP-1965) but one have its name as label `id`.
     #[derive(Debug, Clone)]
     pub struct IdentityMetrics {
         /// Always 1 (KEP-1965).
         identity: IntGaugeVec = gauge_vec("apiserver_identity", &["id"]),
         /// 1 while another live proxy claims this server ID.
         pub duplicate_id: IntGauge = gauge("kube_interop_proxy_duplicate_server_id"),
-    }
-
-    /// The identity Lease (KEP-1965). All but one metric have its name as label `id`.
-    #[derive(Debug, Clone)]
-    pub struct LeaseMetrics {
         /// 1 for who keeps the identity Lease, where the proxy should.
         kept: IntGaugeVec = gauge_vec("kube_interop_proxy_identity_lease", &["kept_by"]),
         /// When this process acquired the identity Lease, in Unix time.
@@ -36,14 +37,7 @@ impl IdentityMetrics {
         self.identity.reset();
         self.identity.with_label_values(&[id]).set(1);
     }
-}
 
-/// This proxy keeps the identity Lease.
-pub const PROXY: &str = "proxy";
-/// Somebody else does, most likely the apiserver: it is left alone.
-pub const OTHER: &str = "other";
-
-impl LeaseMetrics {
     /// The Lease to keep is that of `id`; `None`: there is none to keep.
     pub fn is_of(&self, id: Option<&str>) {
         self.start_time.reset();
@@ -103,7 +97,7 @@ mod tests {
     #[test]
     fn the_leases_metrics_have_kubernetes_names() {
         let registry = Registry::new();
-        let metrics = LeaseMetrics::new(&registry).unwrap();
+        let metrics = IdentityMetrics::new(&registry).unwrap();
         let at = OffsetDateTime::from_unix_timestamp(1_000_000_000).unwrap();
         metrics.is_of(Some("before"));
         metrics.is_of(Some("cp-a"));

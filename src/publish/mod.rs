@@ -18,16 +18,16 @@ use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::timeout;
 
 use self::announcement::Announcement;
-use self::draining::Drain;
 use self::identify::Identify;
 use self::identity::host_name;
 use self::lease::LeaseKeeper;
-use self::metrics::{IdentityMetrics, LeaseMetrics};
+use self::metrics::IdentityMetrics;
 use self::record::{Publisher, request_limit};
 use crate::cluster::Foundation;
 use crate::cluster::connector::Session;
 use crate::config::{Config, PublishLease};
 use crate::local::discovery::LocalView;
+use crate::log_throttle::LogThrottle;
 
 /// Time limit for etcd when the proxy ends.
 const END_TIMEOUT: Duration = Duration::from_secs(1);
@@ -38,15 +38,14 @@ pub struct PublishInputs {
     pub ids: [watch::Sender<Option<Arc<str>>>; 2],
     pub view: watch::Receiver<LocalView>,
     pub announcement: Arc<Announcement>,
-    pub identity_metrics: IdentityMetrics,
-    pub lease_metrics: LeaseMetrics,
+    pub metrics: IdentityMetrics,
 }
 
 /// The tasks that remove what they have published when they are stopped.
 pub struct Publishing {
-    stop: Vec<oneshot::Sender<()>>,
+    stop: watch::Sender<()>,
     publisher: JoinHandle<()>,
-    /// The publisher has removed the live key.
+    /// Ends when the publisher has removed the live key.
     left: oneshot::Receiver<()>,
     /// Ends the publisher.
     end: oneshot::Sender<()>,
@@ -55,29 +54,21 @@ pub struct Publishing {
 
 impl Publishing {
     fn start(publisher: Publisher, keeper: Option<LeaseKeeper>) -> Self {
-        let (stop_publisher, stopped) = oneshot::channel();
-        let (stop_keeper, keeper_stopped) = oneshot::channel();
+        let (stop, stopped) = watch::channel(());
         let (left_sender, left) = oneshot::channel();
         let (end, ended) = oneshot::channel();
-        let drain = Drain {
-            left: left_sender,
-            end: ended,
-        };
         Self {
-            stop: vec![stop_publisher, stop_keeper],
-            publisher: tokio::spawn(publisher.run(stopped, drain)),
+            stop,
+            keeper: keeper.map(|keeper| tokio::spawn(keeper.run(stopped.clone()))),
+            publisher: tokio::spawn(publisher.run(stopped, left_sender, ended)),
             left,
             end,
-            keeper: keeper.map(|keeper| tokio::spawn(keeper.run(keeper_stopped))),
         }
     }
 
     /// Has the live key and the Lease removed. Resolves when that is done.
     pub async fn leave(&mut self) {
-        for stop in self.stop.drain(..) {
-            // Sending fails if the task has ended.
-            let _ = stop.send(());
-        }
+        self.stop.send_replace(());
         // A task that panicked removes nothing more.
         let _ = (&mut self.left).await;
         if let Some(keeper) = self.keeper.take() {
@@ -112,7 +103,7 @@ pub fn start(
         view: inputs.view.clone(),
         state: given.local.clone(),
         leases: published.leases.subscribe(),
-        metrics: inputs.lease_metrics,
+        metrics: inputs.metrics.clone(),
     };
     let identify = Identify {
         config: config.identity.clone(),
@@ -125,15 +116,13 @@ pub fn start(
         labelled: None,
         apiserver_id,
         lease: lease_sender,
-        metrics: inputs.identity_metrics.clone(),
+        metrics: inputs.metrics.clone(),
     };
     control.spawn(identify.run());
-    control.spawn(kept_records::run(
-        Session::new(given.connector.clone()),
-        given.keys.clone(),
-        published.unreachable_records.subscribe(),
-        config.rerouting.absent_server_grace,
-    ));
+    let (etcd, keys) = (Session::new(given.connector.clone()), given.keys.clone());
+    let records = published.unreachable_records.subscribe();
+    let ttl = config.rerouting.absent_server_grace;
+    control.spawn(kept_records::run(etcd, keys, records, ttl));
     let (written_sender, written) = watch::channel(None);
     let (announcement, seen) = (inputs.announcement, published.own_keys.subscribe());
     control.spawn(announcement::run(announcement.clone(), written, seen));
@@ -148,7 +137,9 @@ pub fn start(
         view: inputs.view,
         custom: published.custom.subscribe(),
         entry: None,
-        duplicate: inputs.identity_metrics.duplicate_id,
+        duplicate: inputs.metrics.duplicate_id,
+        failures: 0,
+        throttle: LogThrottle::default(),
         announcement,
         written: written_sender,
     };

@@ -17,10 +17,9 @@ use std::time::Duration;
 
 use prometheus::IntGauge;
 use tokio::sync::{oneshot, watch};
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 
 use super::announcement::Announcement;
-use super::draining::Drain;
 use super::etcd_key::{EtcdKey, names};
 use crate::cluster::absence::{Revisions, revisions};
 use crate::cluster::catalog::OwnServer;
@@ -53,6 +52,9 @@ pub struct Publisher {
     pub entry: Option<(Arc<str>, EtcdKey)>,
     /// 1 while another live proxy claims our ID.
     pub duplicate: IntGauge,
+    /// How often writing has failed since the last success.
+    pub failures: u32,
+    pub throttle: LogThrottle,
     /// Whether writing fails, for as long as nothing is announced.
     pub announcement: Arc<Announcement>,
     /// The revisions of the keys that announce this server, once they are written.
@@ -117,16 +119,18 @@ fn pause_after(failures: u32, ttl: Duration) -> Duration {
 }
 
 impl Publisher {
-    /// Writes until the proxy stops, then removes the live key, says so, and drains until the `end`.
-    pub async fn run(mut self, mut stop: oneshot::Receiver<()>, drain: Drain) {
-        // The claim of a proxy without ID. It is left to expire once there is an ID: peers see the live key through
-        // another watch, which may be later.
+    /// Writes until the proxy stops, then removes the live key, drops `left`, and drains until the `end`.
+    pub async fn run(
+        mut self,
+        mut stop: watch::Receiver<()>,
+        left: oneshot::Sender<()>,
+        end: oneshot::Receiver<()>,
+    ) {
+        // The claim of a proxy without ID. It expires once there is one: peers see the live key by another watch, later.
         let mut unnamed = self.claim_key(None);
         let mut named: Option<IdKeys> = None;
         // Peers are to see one of our live keys always.
         let mut former: Vec<IdKeys> = Vec::new();
-        let mut failures = 0;
-        let throttle = LogThrottle::default();
         let mut changes = self.state.changes();
         loop {
             let id = self.own.id.borrow_and_update().clone();
@@ -153,67 +157,47 @@ impl Publisher {
                     let _ = keys.live.delete(&mut self.etcd).await;
                 }
             }
-            let pause = self.note(written, &mut failures, &throttle);
-            let rest = tokio::time::sleep(SHORTEST_PAUSE);
-            let stopped = tokio::select! {
-                () = tokio::time::sleep(pause) => false,
-                Ok(()) = changes.changed() => false,
-                Ok(()) = self.view.changed() => false,
-                Ok(()) = self.own.id.changed() => false,
-                Ok(()) = self.own.apiserver_id.changed() => false,
-                _ = &mut stop => true,
-            };
-            if stopped {
-                break;
-            }
+            let pause = self.note(written);
             // Limits the rate of writes to etcd.
-            rest.await;
+            let shortest = tokio::time::sleep(SHORTEST_PAUSE);
+            tokio::select! {
+                () = tokio::time::sleep(pause) => {}
+                Ok(()) = changes.changed() => {}
+                Ok(()) = self.view.changed() => {}
+                Ok(()) = self.own.id.changed() => {}
+                Ok(()) = self.own.apiserver_id.changed() => {}
+                _ = stop.changed() => break,
+            }
+            shortest.await;
         }
-        let mut named = named.filter(|keys| keys.lives);
-        let all = former.iter_mut().chain(&mut named);
-        self.leave_all(all, unnamed).await;
-        // The receiver may be gone.
-        let _ = drain.left.send(());
-        if let Some(keys) = named {
-            self.drain(keys, drain.end).await;
+        for keys in former.iter_mut().chain(&mut named) {
+            self.leave(keys).await;
+        }
+        // If it fails, the claim expires by itself.
+        let _ = timeout(REMOVAL_TIMEOUT, unnamed.delete(&mut self.etcd)).await;
+        drop(left);
+        if let Some(keys) = named.filter(|keys| keys.lives) {
+            self.drain(keys, end).await;
         }
     }
 
     /// Tells how a writing went. Returns the pause until the next one.
-    pub(super) fn note(
-        &mut self,
-        written: Result<(), PublishError>,
-        failures: &mut u32,
-        throttle: &LogThrottle,
-    ) -> Duration {
+    pub(super) fn note(&mut self, written: Result<(), PublishError>) -> Duration {
         let ttl = self.config.peer.lease_ttl;
         let Err(error) = written else {
-            *failures = 0;
+            self.failures = 0;
             self.announcement.written(None);
-            if let Some(after) = throttle.recovered(&()) {
+            if let Some(after) = self.throttle.recovered(&()) {
                 tracing::info!(?after, "own keys are written to etcd again");
             }
             return pause(ttl);
         };
-        *failures += 1;
+        self.failures += 1;
         self.etcd.close();
         self.announcement.written(Some(chain(&error)));
         let text = "own keys cannot be written to etcd, trying on";
-        warn_new!(throttle, (), &error, "{text}");
-        jittered(pause_after(*failures, ttl))
-    }
-
-    async fn leave_all<'k>(
-        &mut self,
-        named: impl Iterator<Item = &'k mut IdKeys>,
-        mut unnamed: EtcdKey,
-    ) {
-        for keys in named.filter(|keys| keys.lives) {
-            self.leave(keys).await;
-        }
-        // If it fails, the claim expires by itself.
-        let unnamed = unnamed.delete(&mut self.etcd);
-        let _ = tokio::time::timeout(REMOVAL_TIMEOUT, unnamed).await;
+        warn_new!(self.throttle, (), &error, "{text}");
+        jittered(pause_after(self.failures, ttl))
     }
 
     /// `before`: our keys under the ID before.
@@ -290,14 +274,13 @@ impl Publisher {
 
     /// `known`: what the apiserver serves is known, and in the record.
     async fn write_live_key(&mut self, keys: &mut IdKeys, known: bool) -> Result<(), PublishError> {
-        let another = self.own.apiserver_id.borrow().clone();
-        let another = another.filter(|id| *id != keys.id);
+        let another = self.own.apiserver_id.borrow().as_deref().map(str::to_owned);
         // An apiserver that rejects requests is not a target, and one that may be frozen is asked last.
         let live = LiveKey {
             endpoint: self.own.endpoint,
             initialized: self.state.accepts(),
             ready: self.state.is_ready() && self.state.serves(),
-            api_server_id: another.as_deref().map(str::to_owned),
+            api_server_id: another.filter(|id| **id != *keys.id),
             record_revision: keys.since.filter(|_| known),
         };
         let value = serde_json::to_vec(&live)?;
@@ -408,6 +391,9 @@ impl Publisher {
 
     /// Removes the keys that show us alive under an ID.
     async fn leave(&mut self, keys: &mut IdKeys) {
+        if !keys.lives {
+            return;
+        }
         let removal = async {
             let mut last = Ok(());
             for _ in 0..REMOVAL_TRIES {
@@ -419,7 +405,7 @@ impl Publisher {
             }
             last
         };
-        let removed = tokio::time::timeout(REMOVAL_TIMEOUT, removal).await;
+        let removed = timeout(REMOVAL_TIMEOUT, removal).await;
         if let Err(error) = removed.unwrap_or(Err(SourceError::Timeout.into())) {
             let error = &error as &dyn std::error::Error;
             let text = "own live key could not be removed, it expires by itself";

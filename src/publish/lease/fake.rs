@@ -1,6 +1,6 @@
 //! The Lease API, in memory, and a keeper that uses it.
 
-use crate::publish::metrics::LeaseMetrics;
+use crate::publish::metrics::IdentityMetrics;
 use prometheus::Registry;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::{HeaderMap, Method, Request};
 use serde_json::{Value, json};
-use tokio::sync::{oneshot, watch};
+use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 use super::LeaseKeeper;
@@ -115,7 +115,7 @@ pub(super) struct Scene {
     pub(super) view: watch::Sender<LocalView>,
     pub(super) leases: watch::Sender<Option<Arc<Vec<Arc<NamedLease>>>>>,
     pub(super) state: Arc<LocalState>,
-    pub(super) stop: oneshot::Sender<()>,
+    pub(super) stop: watch::Sender<()>,
     pub(super) keeper: JoinHandle<()>,
     registry: Registry,
     /// It ends when it is dropped.
@@ -154,7 +154,7 @@ pub(super) async fn scene_with(
     });
     let (leases, observed) = watch::channel(None);
     let (registry, state) = (Registry::new(), Arc::new(state));
-    let (stop, stopped) = oneshot::channel();
+    let (stop, stopped) = watch::channel(());
     let keeper = LeaseKeeper {
         client: server.client(HeaderMap::new(), LONG),
         config: IdentityConfig {
@@ -170,7 +170,7 @@ pub(super) async fn scene_with(
         view: views,
         state: state.clone(),
         leases: observed,
-        metrics: LeaseMetrics::new(&registry).unwrap(),
+        metrics: IdentityMetrics::new(&registry).unwrap(),
     };
     Scene {
         store,
@@ -216,7 +216,7 @@ impl Scene {
 
     /// Stops the keeper. Returns the objects that are left.
     pub(super) async fn stop(self) -> Arc<watch::Sender<Store>> {
-        self.stop.send(()).unwrap();
+        self.stop.send_replace(());
         let ended = tokio::time::timeout(LONG, self.keeper).await;
         ended.unwrap().unwrap();
         self.store

@@ -4,7 +4,7 @@
 //! apiservers and are left alone, whatever `publishLease` is; so is a Lease that an apiserver with our ID took over
 //! from us. The keeper takes over the Lease of an earlier proxy once. If another process takes it from us, it keeps it
 //! until the Lease is gone. Updates and deletions carry the resourceVersion that was read, so that no renewal is lost.
-//! Writes the API and [`LeaseMetrics`].
+//! Writes the API and metrics of [`IdentityMetrics`].
 
 pub mod object;
 
@@ -22,12 +22,12 @@ use bytes::Bytes;
 use http::{Method, StatusCode};
 use serde_json::Value;
 use time::OffsetDateTime;
-use tokio::sync::{oneshot, watch};
+use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 
 use self::object::Contents;
 use super::identity::can_name_a_lease;
-use super::metrics::{LeaseMetrics, OTHER, PROXY};
+use super::metrics::{IdentityMetrics, OTHER, PROXY};
 use crate::client::{Client, ClientError};
 use crate::cluster::leases::NamedLease;
 use crate::config::IdentityConfig;
@@ -66,7 +66,7 @@ pub struct LeaseKeeper {
     pub state: Arc<LocalState>,
     /// All identity Leases.
     pub leases: watch::Receiver<Option<Arc<Vec<Arc<NamedLease>>>>>,
-    pub metrics: LeaseMetrics,
+    pub metrics: IdentityMetrics,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -116,7 +116,7 @@ struct Running {
 
 impl LeaseKeeper {
     /// Keeps the Lease until the proxy stops, then deletes it.
-    pub async fn run(self, mut stop: oneshot::Receiver<()>) {
+    pub async fn run(self, mut stop: watch::Receiver<()>) {
         let mut changes = self.state.changes();
         let mut running = Running {
             keeper: self,
@@ -147,7 +147,7 @@ impl LeaseKeeper {
                 Ok(()) = id.changed() => {}
                 Ok(_) = view.wait_for(|view| view.versions != versions) => {}
                 Ok(()) = changes.changed(), if !is_initialized => {}
-                _ = &mut stop => break,
+                _ = stop.changed() => break,
             }
         }
         let left = timeout(FAREWELL, running.leave(None)).await;
@@ -161,11 +161,11 @@ impl LeaseKeeper {
 
 /// The result of `passing`; `None` at a stop. A stop does not cancel it at once: its creation could overtake the
 /// deletion.
-async fn until<T>(stop: &mut oneshot::Receiver<()>, passing: impl Future<Output = T>) -> Option<T> {
+async fn until<T>(stop: &mut watch::Receiver<()>, passing: impl Future<Output = T>) -> Option<T> {
     tokio::pin!(passing);
     tokio::select! {
         outcome = &mut passing => Some(outcome),
-        _ = stop => {
+        _ = stop.changed() => {
             // Finished or not, the current Leases are read before any deletion.
             let _ = timeout(FAREWELL / 3, passing).await;
             None
