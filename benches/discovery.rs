@@ -57,7 +57,13 @@ fn main() {
             true => "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList",
             false => "application/json",
         };
-        merge(document, content_type, body, [&others]).expect("a document")
+        merge(
+            document,
+            content_type,
+            body,
+            [(&others.document, others.replaces)],
+        )
+        .expect("a document")
     };
     let merged = timed("merge, aggregated", || merge(&groups, true, Some(&local)));
     let merged = merged.expect("something to add");

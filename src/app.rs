@@ -158,17 +158,8 @@ impl Wiring {
             control,
         );
         cluster::start(config, given, ends, view.clone(), control)?;
-        let peer_discovery = discovery::start(
-            config,
-            discovery::DiscoveryInputs {
-                settings: given.settings.clone(),
-                credentials: given.credentials.clone(),
-                published: published.clone(),
-                view: view.clone(),
-                metrics: PeerDiscoveryMetrics::new(&self.registry)?,
-            },
-            control,
-        )?;
+        let metrics = PeerDiscoveryMetrics::new(&self.registry)?;
+        let peer_discovery = discovery::start(config, given, view.clone(), metrics, control)?;
         let inputs = publish::PublishInputs {
             ids: self.ids.clone(),
             view,

@@ -14,13 +14,13 @@ use crate::kube::discovery::documents;
 use crate::kube::discovery::model::{Document, Resource, Version};
 use crate::kube::gvr::{GroupVersion, GvrRef, ServedSet};
 use crate::kube::media_type::{self, ACCEPT_OPENAPI_V2_PROTOBUF};
-use crate::local::reader::{ReadError, parse};
+use crate::local::reader::{ReadError, body, parse, unexpected};
 
 /// What to read.
 #[derive(Debug, Clone, Default)]
 pub(super) struct WantedDocuments {
     pub(super) group_versions: BTreeSet<GroupVersion>,
-    pub(super) openapi: Vec<OpenApiFormat>,
+    pub(super) openapi: BTreeSet<OpenApiFormat>,
 }
 
 /// Documents of one class of servers. OpenAPI documents are cheap to clone.
@@ -44,10 +44,8 @@ impl DocumentCache {
     /// the rest by name.
     pub(super) fn document(&self, wanted: &ServedSet) -> Document {
         let wanted: HashSet<GvrRef<'_>> = wanted.iter().map(|gvr| gvr.borrow()).collect();
-        let order = self
-            .order
-            .iter()
-            .filter_map(|of| self.versions.get_key_value(of));
+        let order = self.order.iter();
+        let order = order.filter_map(|of| self.versions.get_key_value(of));
         let core = self.versions.iter().filter(|(of, _)| of.group.is_empty());
         let mut seen = HashSet::new();
         let all = core.chain(order).chain(&self.versions);
@@ -77,7 +75,7 @@ impl DocumentCache {
     }
 
     /// Removes OpenAPI documents that are not wanted.
-    pub(super) fn release(&mut self, wanted: &[OpenApiFormat]) {
+    pub(super) fn release(&mut self, wanted: &BTreeSet<OpenApiFormat>) {
         self.openapi.retain(|format, _| wanted.contains(format));
     }
 
@@ -102,7 +100,7 @@ impl DocumentCache {
     }
 
     async fn read_order(&mut self, client: &mut Client) -> Result<(), ReadError> {
-        let body = get(client, "/apis").await?;
+        let body = body("/apis", client.get("/apis", &[]).await?)?;
         self.order = parse("/apis", documents::listed(&body))?;
         Ok(())
     }
@@ -113,7 +111,7 @@ impl DocumentCache {
         of: &GroupVersion,
     ) -> Result<(), ReadError> {
         let path = of.path();
-        let body = get(client, &path).await?;
+        let body = body(&path, client.get(&path, &[]).await?)?;
         let version = parse(&path, documents::resources(of, &body))?;
         self.versions.insert(of.clone(), version);
         Ok(())
@@ -181,21 +179,6 @@ fn note(first: &mut Result<(), ReadError>, next: Result<(), ReadError>) -> Resul
         _ => {}
     }
     Ok(())
-}
-
-async fn get(client: &mut Client, path: &str) -> Result<Bytes, ReadError> {
-    let answer = client.get(path, &[]).await?;
-    match answer.status {
-        StatusCode::OK => Ok(answer.body),
-        status => Err(unexpected(path, status)),
-    }
-}
-
-fn unexpected(path: &str, status: StatusCode) -> ReadError {
-    ReadError::Status {
-        path: path.to_owned(),
-        status,
-    }
 }
 
 #[cfg(test)]

@@ -1,5 +1,6 @@
 //! Groups servers of one version that list the same into classes. Documents of one server are good for its class. Pure.
 
+use std::cmp::Reverse;
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -11,25 +12,28 @@ use crate::routing::table::Server;
 /// Servers of one version that list the same, with resources that the local apiserver lacks.
 #[derive(Debug, Clone)]
 pub(super) struct ServerClass {
-    served: Arc<ServedSet>,
-    /// Binary version.
-    pub(super) version: Option<String>,
-    pub(super) rank: Rank,
-    /// They have no proxy.
-    pub(super) native: bool,
-    /// By ID.
+    /// By ID, at least one.
     pub(super) members: Vec<Server>,
     /// What the local apiserver lacks of what they serve.
     pub(super) lacking: ServedSet,
 }
 
+/// What the members of a class have in common: their version, whether they have a proxy, and what they list.
+fn contents(server: &Server) -> (Rank, Option<&str>, bool, Option<&Arc<ServedSet>>) {
+    let version = server.binary_version.as_deref();
+    let (has_proxy, served) = (server.kind.has_proxy(), server.served.as_ref());
+    (Rank::of(server), version, has_proxy, served)
+}
+
 impl ServerClass {
+    /// Represents the class.
+    pub(super) fn first(&self) -> &Server {
+        &self.members[0]
+    }
+
     /// Whether both have the same contents, whatever their members.
     pub(super) fn same_contents(&self, other: &Self) -> bool {
-        self.native == other.native
-            && self.rank == other.rank
-            && self.version == other.version
-            && self.served == other.served
+        contents(self.first()) == contents(other.first())
     }
 
     /// Whether they have a server in common.
@@ -49,11 +53,6 @@ impl ServerClass {
         targets.map(|member| member.endpoint).collect()
     }
 
-    /// The ID of the first member, which represents the class.
-    pub(super) fn id(&self) -> &str {
-        self.members.first().map_or("", |member| &member.id)
-    }
-
     /// Group versions with lacking resources.
     pub(super) fn group_versions(&self) -> BTreeSet<GroupVersion> {
         self.lacking.iter().map(Gvr::group_version).collect()
@@ -67,26 +66,20 @@ pub(super) fn classes(servers: &[Server], local: &ServedSet) -> Vec<ServerClass>
         let Some(served) = &server.served else {
             continue;
         };
-        let mut class = ServerClass {
-            served: served.clone(),
-            version: server.binary_version.clone(),
-            rank: Rank::of(server),
-            native: !server.kind.has_proxy(),
-            members: vec![server.clone()],
-            lacking: ServedSet::new(),
-        };
-        if let Some(known) = classes.iter_mut().find(|it| it.same_contents(&class)) {
-            known.members.append(&mut class.members);
-            continue;
+        let mut known = classes.iter_mut();
+        match known.find(|class| contents(class.first()) == contents(server)) {
+            Some(class) => class.members.push(server.clone()),
+            None => classes.push(ServerClass {
+                members: vec![server.clone()],
+                lacking: served.difference(local).cloned().collect(),
+            }),
         }
-        class.lacking = served.difference(local).cloned().collect();
-        classes.push(class);
     }
     classes.retain(|class| !class.lacking.is_empty());
-    classes.sort_by(|one, other| {
-        let age = other.rank.cmp(&one.rank).then(one.id().cmp(other.id()));
-        let reachable = other.is_reachable().cmp(&one.is_reachable());
-        reachable.then(age)
+    classes.sort_by_cached_key(|class| {
+        let first = class.first();
+        let age = Reverse((class.is_reachable(), Rank::of(first)));
+        (age, first.id.clone())
     });
     classes
 }
@@ -144,7 +137,7 @@ mod tests {
             server("c", "v1.35.0", true, &[("x", "v2")]),
         ];
         let classes = classes(&servers, &things(OLD));
-        let order: Vec<_> = classes.iter().map(ServerClass::id).collect();
+        let order: Vec<_> = classes.iter().map(|class| &*class.first().id).collect();
         assert_eq!(order, ["c", "b", "a"]);
     }
 }

@@ -7,7 +7,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use super::peer_union::{PeerUnion, by_name, union};
+use super::peer_union::{by_name, union};
 use crate::discovery::peer_discovery::PeerDiscovery;
 use crate::kube::discovery::model::Document;
 use crate::kube::gvr::ServedSet;
@@ -15,25 +15,19 @@ use crate::routing::table::{Server, Snapshot};
 
 /// Resources that `peer` does not list and another server, reachable or not, or the local apiserver lists or listed. If
 /// the peer has no proxy, its list of groups may lack what it serves: that is included.
-pub fn lacking(peer: &Server, snapshot: &Snapshot, peer_discovery: &PeerDiscovery) -> PeerUnion {
+pub fn lacking(peer: &Server, snapshot: &Snapshot, peer_discovery: &PeerDiscovery) -> Document {
     let listed = peer.served.as_ref().filter(|_| peer.kind.has_proxy());
-    PeerUnion {
-        document: names(listed, before(snapshot, peer_discovery), snapshot),
-        replaces: false,
-    }
+    names(listed, before(snapshot, peer_discovery), snapshot)
 }
 
 /// Resources that any other server lists, reachable or not: the local apiserver may lack them, which is unknown until
 /// its discovery is read. If it is not `initialized`, also what it listed before.
-pub fn unread(initialized: bool, snapshot: &Snapshot, peer_discovery: &PeerDiscovery) -> PeerUnion {
+pub fn unread(initialized: bool, snapshot: &Snapshot, peer_discovery: &PeerDiscovery) -> Document {
     // A proxy that has just started knows it of the record only.
     let is_known = initialized && peer_discovery.served.is_some();
     let before = before(snapshot, peer_discovery).filter(|_| !is_known);
     let names = names(None, before, snapshot);
-    PeerUnion {
-        document: union(&[(&peer_discovery.others.document, true), (&names, false)]),
-        replaces: false,
-    }
+    union(&[(&peer_discovery.others.document, true), (&names, false)])
 }
 
 /// What the local apiserver listed when it was last read, by this process or the one before.
@@ -52,17 +46,8 @@ fn names(
     snapshot: &Snapshot,
 ) -> Document {
     let servers = snapshot.servers.iter();
-    let mut sets: Vec<&Arc<ServedSet>> = Vec::new();
-    for set in servers
-        .filter_map(|server| server.served.as_ref())
-        .chain(besides)
-    {
-        let is_known = |known: &Arc<ServedSet>| Arc::ptr_eq(known, set);
-        if !sets.iter().copied().chain(listed).any(is_known) {
-            sets.push(set);
-        }
-    }
-    let names = sets.into_iter().flat_map(|set| set.iter());
+    let sets = servers.filter_map(|server| server.served.as_ref());
+    let names = sets.chain(besides).flat_map(|set| set.iter());
     let names = names.filter(|gvr| !listed.is_some_and(|listed| listed.contains(*gvr)));
     by_name(names.collect::<BTreeSet<_>>())
 }
@@ -84,8 +69,8 @@ mod tests {
         }
     }
 
-    fn groups(others: &PeerUnion) -> Vec<&str> {
-        let groups = others.document.groups.iter();
+    fn groups(others: &Document) -> Vec<&str> {
+        let groups = others.groups.iter();
         groups.map(|group| group.name()).collect()
     }
 
@@ -103,11 +88,7 @@ mod tests {
         };
         let of_both = lacking(&snapshot.servers[0], &snapshot, &peer_discovery);
         assert_eq!(groups(&of_both), ["local", "more"]);
-        let mut versions = of_both
-            .document
-            .groups
-            .iter()
-            .flat_map(|group| &group.versions);
+        let mut versions = of_both.groups.iter().flat_map(|group| &group.versions);
         assert!(versions.all(|version| version.is_stale() && version.resources.len() == 1));
         assert_eq!(
             groups(&lacking(&snapshot.servers[1], &snapshot, &peer_discovery)),
@@ -178,12 +159,7 @@ mod tests {
             ..PeerDiscovery::default()
         };
         for server in &snapshot.servers {
-            assert!(
-                lacking(server, &snapshot, &peer_discovery)
-                    .document
-                    .groups
-                    .is_empty()
-            );
+            assert!(groups(&lacking(server, &snapshot, &peer_discovery)).is_empty());
         }
     }
 }

@@ -8,13 +8,11 @@
 
 use std::collections::{HashMap, HashSet};
 
-use k8s_pb::apimachinery::pkg::runtime::{TypeMeta, Unknown};
 use prost::Message;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use super::peer_union::PeerUnion;
 use crate::kube::discovery::DiscoveryDocument;
 use crate::kube::discovery::legacy;
 use crate::kube::discovery::model::{self, Document, STALE};
@@ -69,7 +67,7 @@ struct Kind {
     /// Its lists, each in the entries of the one before: the field, and where an entry has its name.
     lists: &'static [(&'static str, &'static str)],
     decode: fn(&[u8]) -> Result<Value, MergeError>,
-    encode: fn(Value) -> Result<Vec<u8>, MergeError>,
+    encode: fn(&Value) -> Result<Vec<u8>, MergeError>,
 }
 
 const AGGREGATED: Kind = Kind {
@@ -147,12 +145,13 @@ fn listed_by(
 
 /// The local server's document with what it lacks of `all`, one after the other; `None` where it lacks nothing, and the
 /// local bytes may pass as they are. Without a local document, that of a group or of a version is made of what others list
-/// fresh; `None` where they do not. [`MergeError::Stale`]: the local server lists a CRD's resource in place of a stale one.
+/// fresh; `None` where they do not. Each of `all` comes with [`PeerUnion::replaces`](super::peer_union::PeerUnion::replaces).
+/// [`MergeError::Stale`]: the local server lists a CRD's resource in place of a stale one.
 pub fn merge<'a>(
     document: &DiscoveryDocument,
     content_type: &str,
     body: Option<&[u8]>,
-    all: impl IntoIterator<Item = &'a PeerUnion>,
+    all: impl IntoIterator<Item = (&'a Document, bool)>,
 ) -> Result<Option<Vec<u8>>, MergeError> {
     let Some(kind) = kind_of(document, media_type::is_aggregated(content_type)) else {
         return Ok(None);
@@ -161,8 +160,8 @@ pub fn merge<'a>(
     let format = format.ok_or_else(|| MergeError::Form(content_type.to_owned()))?;
     let mut merged = None;
     let mut merging = Merging::default();
-    for others in all {
-        let Some(listed) = listed_by(document, kind, &others.document)? else {
+    for (others, replaces) in all {
+        let Some(listed) = listed_by(document, kind, others)? else {
             continue;
         };
         if merged.is_none() {
@@ -172,40 +171,30 @@ pub fn merge<'a>(
             };
             merging.changed |= body.is_none();
         }
-        let Some((local, _)) = &mut merged else {
+        let Some(local) = &mut merged else {
             continue;
         };
-        merging.replaces = others.replaces;
+        merging.replaces = replaces;
         if let DiscoveryDocument::Resources(of) = document
-            && let Some(version) = others.document.version(&of.group, &of.version)
+            && let Some(version) = others.version(&of.group, &of.version)
         {
             merging.remove_replaced(local, version)?;
         }
         merging.add(kind.lists, local, &listed)?;
     }
     let changed = merged.filter(|_| merging.changed);
-    changed.map(|it| kind.write(format, it)).transpose()
+    changed.map(|it| kind.write(format, &it)).transpose()
 }
 
 impl Kind {
-    /// A document, and its envelope if it is protobuf.
-    fn read(&self, format: DocumentFormat, body: &[u8]) -> Result<(Value, Unknown), MergeError> {
-        let (document, envelope) = match format {
-            DocumentFormat::Json => (serde_json::from_slice(body)?, Unknown::default()),
-            DocumentFormat::Yaml => (serde_yaml::from_slice(body)?, Unknown::default()),
-            DocumentFormat::Protobuf => {
-                let envelope = envelope::unwrap(body)?;
-                let kind = envelope.type_meta.as_ref().map(TypeMeta::kind);
-                let mut document = match kind == Some(self.name) {
-                    true => (self.decode)(envelope.raw())?,
-                    false => return Err(MergeError::Kind(self.name)),
-                };
-                document["kind"] = self.name.into();
-                (document, envelope)
-            }
+    fn read(&self, format: DocumentFormat, body: &[u8]) -> Result<Value, MergeError> {
+        let document: Value = match format {
+            DocumentFormat::Json => serde_json::from_slice(body)?,
+            DocumentFormat::Yaml => serde_yaml::from_slice(body)?,
+            DocumentFormat::Protobuf => (self.decode)(body)?,
         };
         match document.get("kind") == Some(&self.name.into()) {
-            true => Ok((document, envelope)),
+            true => Ok(document),
             false => Err(MergeError::Kind(self.name)),
         }
     }
@@ -215,12 +204,12 @@ impl Kind {
         &self,
         document: &DiscoveryDocument,
         listed: &Value,
-        others: &PeerUnion,
-    ) -> Option<(Value, Unknown)> {
+        others: &Document,
+    ) -> Option<Value> {
         let is_made = match document {
             DiscoveryDocument::Group(_) => true,
             DiscoveryDocument::Resources(of) => {
-                let version = others.document.version(&of.group, &of.version);
+                let version = others.version(&of.group, &of.version);
                 version.is_some_and(|version| !version.is_stale())
             }
             _ => false,
@@ -228,44 +217,36 @@ impl Kind {
         let mut made = listed.clone();
         made["kind"] = self.name.into();
         made["apiVersion"] = "v1".into();
-        let type_meta = Some(TypeMeta {
-            api_version: Some("v1".to_owned()),
-            kind: Some(self.name.to_owned()),
-        });
-        let envelope = Unknown {
-            type_meta,
-            ..Unknown::default()
-        };
-        is_made.then_some((made, envelope))
+        is_made.then_some(made)
     }
 
-    fn write(
-        &self,
-        format: DocumentFormat,
-        (document, mut envelope): (Value, Unknown),
-    ) -> Result<Vec<u8>, MergeError> {
+    fn write(&self, format: DocumentFormat, document: &Value) -> Result<Vec<u8>, MergeError> {
         match format {
             DocumentFormat::Json => {
-                let mut text = serde_json::to_vec(&document)?;
+                let mut text = serde_json::to_vec(document)?;
                 text.push(b'\n');
                 Ok(text)
             }
-            DocumentFormat::Yaml => Ok(serde_yaml::to_string(&document)?.into_bytes()),
-            DocumentFormat::Protobuf => {
-                envelope.raw = Some((self.encode)(document)?);
-                Ok(envelope::wrap(&envelope))
-            }
+            DocumentFormat::Yaml => Ok(serde_yaml::to_string(document)?.into_bytes()),
+            DocumentFormat::Protobuf => (self.encode)(document),
         }
     }
 }
 
-fn decode<M: Message + Default + Serialize>(raw: &[u8]) -> Result<Value, MergeError> {
-    let message = M::decode(raw).map_err(EnvelopeError::from)?;
-    Ok(serde_json::to_value(message)?)
+fn decode<M: Message + Default + Serialize>(body: &[u8]) -> Result<Value, MergeError> {
+    let envelope = envelope::unwrap(body)?;
+    let message = M::decode(envelope.raw()).map_err(EnvelopeError::from)?;
+    let mut document = serde_json::to_value(message)?;
+    let type_meta = envelope.type_meta.unwrap_or_default();
+    document["kind"] = type_meta.kind().into();
+    document["apiVersion"] = type_meta.api_version().into();
+    Ok(document)
 }
 
-fn encode<M: Message + DeserializeOwned>(document: Value) -> Result<Vec<u8>, MergeError> {
-    Ok(serde_json::from_value::<M>(document)?.encode_to_vec())
+fn encode<M: Message + DeserializeOwned>(document: &Value) -> Result<Vec<u8>, MergeError> {
+    let message = M::deserialize(document)?;
+    let (version, kind) = (text(document, "/apiVersion"), text(document, "/kind"));
+    Ok(envelope::wrap_object(version, kind, &message))
 }
 
 /// How a document is changed.

@@ -8,13 +8,12 @@ pub mod merge;
 pub mod metrics;
 pub mod newest;
 pub mod openapi;
-pub mod own;
 pub mod peer_discovery;
 pub mod peer_union;
 mod reader;
 mod sources;
 
-pub use self::reader::{DiscoveryInputs, start};
+pub use self::reader::start;
 
 #[cfg(test)]
 mod tests;

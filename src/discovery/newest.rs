@@ -18,7 +18,7 @@ impl Rank {
         let binary = binary.map_or([0; 3], numbers);
         let of_binary = match binary {
             [0, 0, 0] => None,
-            [major, minor, _] => format!("{major}.{minor}").parse().ok(),
+            [major, minor, _] => Some(KubernetesVersion::new(major, minor)),
         };
         Self {
             compatibility: compatibility.or(of_binary),

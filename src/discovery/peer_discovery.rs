@@ -13,10 +13,10 @@ use tokio::sync::watch;
 
 use super::newest::Rank;
 use super::openapi::OpenApiFormat;
-use super::own::OwnGroups;
 use super::peer_union::PeerUnion;
 use crate::kube::discovery::DiscoveryDocument;
 use crate::kube::gvr::ServedSet;
+use crate::local::groups::ServedGroups;
 use crate::local::state::LocalState;
 
 /// What peers list and the local apiserver does not, and what its own discovery may lack.
@@ -30,8 +30,9 @@ pub struct PeerDiscovery {
     pub local: Option<Rank>,
     /// What the local apiserver listed when its discovery was last read.
     pub served: Option<Arc<ServedSet>>,
-    /// What the local apiserver serves, for its own lists of groups.
-    pub own: OwnGroups,
+    /// What the local apiserver serves, for its own lists of groups. CRDs and aggregated APIs are not in it: they must not
+    /// come back when they were removed.
+    pub own: Arc<ServedGroups>,
     /// What peers list and the local apiserver does not serve, and nothing else; empty where all servers list the same.
     pub others: PeerUnion,
     /// OpenAPI documents of the peers that serve it.
@@ -106,7 +107,7 @@ pub struct SourceStatus {
     /// When all documents were last read.
     #[serde(skip)]
     pub read: Option<SystemTime>,
-    /// The same, as the status page shows it.
+    /// How long ago that was, as the status page shows it.
     pub read_seconds_ago: Option<f64>,
     /// Server IDs.
     pub servers: Vec<String>,

@@ -8,19 +8,18 @@ use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use rand::Rng;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-use super::clients::Clients;
+use super::clients::{TIMEOUT, of_apiservers, of_proxies};
 use super::metrics::PeerDiscoveryMetrics;
 use super::newest::Rank;
 use super::openapi::OpenApiFormat;
-use super::own::OwnGroups;
 use super::peer_discovery::{PeerDiscovery, SharedPeerDiscovery};
 use super::sources::{ReadJob, Sources};
-use crate::client::MakerError;
+use crate::client::{ClientMaker, MakerError};
+use crate::cluster::Foundation;
 use crate::cluster::catalog::Published;
 use crate::config::Config;
 use crate::config::settings::SharedSettings;
@@ -28,37 +27,31 @@ use crate::local::discovery::LocalView;
 use crate::local::reader::ReadError;
 use crate::log_throttle::{LogThrottle, chain};
 use crate::retry::sleep_until;
-use crate::tls::credentials::Current;
 
 /// Peers that are read at the same time.
 const AT_ONCE: usize = 4;
 /// Documents are read again once in this many discovery intervals.
 const INTERVALS: u32 = 6;
 
-/// What the reader of peers' discovery reads and writes.
-pub struct DiscoveryInputs {
-    /// While clients see the documents of one server, no peer is read, and only the local apiserver's rank is published.
-    pub settings: Arc<SharedSettings>,
-    pub credentials: Current,
-    pub published: Published,
-    /// The local apiserver's discovery.
-    pub view: watch::Receiver<LocalView>,
-    pub metrics: PeerDiscoveryMetrics,
-}
-
 /// Spawns the reader of peers' discovery. Returns where it publishes.
 pub fn start(
     config: &Config,
-    inputs: DiscoveryInputs,
+    given: &Foundation,
+    view: watch::Receiver<LocalView>,
+    metrics: PeerDiscoveryMetrics,
     control: &mut JoinSet<()>,
 ) -> Result<Arc<SharedPeerDiscovery>, MakerError> {
     let peer_discovery: Arc<SharedPeerDiscovery> = Arc::default();
     let every = config.api_server.discovery_interval * INTERVALS;
     let reader = PeerDiscoveryReader {
-        clients: Clients::new(config, &inputs.credentials)?,
-        inputs,
+        settings: given.settings.clone(),
+        published: given.published.clone(),
+        view,
+        metrics,
+        proxied: Arc::new(of_proxies(config, &given.credentials, TIMEOUT)?),
+        native: Arc::new(of_apiservers(config, &given.credentials)?),
         peer_discovery: peer_discovery.clone(),
-        sources: Sources::new(every, rand::thread_rng().r#gen()),
+        sources: Sources::new(every),
         throttle: LogThrottle::default(),
     };
     control.spawn(reader.run());
@@ -66,9 +59,15 @@ pub fn start(
 }
 
 struct PeerDiscoveryReader {
-    inputs: DiscoveryInputs,
+    /// While clients see the documents of one server, no peer is read, and only the local apiserver's rank is published.
+    settings: Arc<SharedSettings>,
+    published: Published,
+    /// The local apiserver's discovery.
+    view: watch::Receiver<LocalView>,
+    metrics: PeerDiscoveryMetrics,
     peer_discovery: Arc<SharedPeerDiscovery>,
-    clients: Clients,
+    proxied: Arc<ClientMaker>,
+    native: Arc<ClientMaker>,
     sources: Sources,
     throttle: LogThrottle<SocketAddr>,
 }
@@ -79,13 +78,13 @@ type Done = (ReadJob, Result<(), ReadError>);
 impl PeerDiscoveryReader {
     /// Runs until dropped.
     async fn run(mut self) {
-        let mut snapshots = self.inputs.published.changed.subscribe();
-        let mut settings = self.inputs.settings.changes();
+        let mut snapshots = self.published.changed.subscribe();
+        let mut settings = self.settings.changes();
         let mut formats = self.peer_discovery.wanted();
         let mut running: JoinSet<Done> = JoinSet::new();
         loop {
             let now = Instant::now();
-            let view = self.inputs.view.borrow_and_update().clone();
+            let view = self.view.borrow_and_update().clone();
             settings.mark_unchanged();
             // It is small, so it is always read.
             let mut wanted = formats.borrow_and_update().clone();
@@ -107,7 +106,7 @@ impl PeerDiscoveryReader {
                 () = sleep_until(due) => {}
                 Ok(()) = snapshots.changed() => {}
                 Ok(()) = settings.changed() => {}
-                Ok(()) = self.inputs.view.changed() => {}
+                Ok(()) = self.view.changed() => {}
                 Ok(()) = formats.changed() => {}
                 Some(Ok(done)) = running.join_next() => self.finish(done),
             }
@@ -116,8 +115,8 @@ impl PeerDiscoveryReader {
 
     /// Returns whether documents are merged.
     fn plan(&mut self, view: &LocalView, now: Instant) -> bool {
-        let snapshot = self.inputs.published.snapshot.load();
-        let merges = self.inputs.settings.load().merges_discovery() && snapshot.synced;
+        let snapshot = self.published.snapshot.load();
+        let merges = self.settings.load().merges_discovery() && snapshot.synced;
         match &view.served {
             _ if !merges => self.sources.clear(),
             None => {}
@@ -127,7 +126,12 @@ impl PeerDiscoveryReader {
     }
 
     fn start(&self, mut job: ReadJob, running: &mut JoinSet<Done>) {
-        let mut client = self.clients.client(job.address, job.native);
+        let maker = if job.native {
+            &self.native
+        } else {
+            &self.proxied
+        };
+        let mut client = maker.client(job.address);
         running.spawn(async move {
             let outcome = job.cache.read(&mut client, &job.want).await;
             (job, outcome)
@@ -160,14 +164,14 @@ impl PeerDiscoveryReader {
             local: versions.map(|it| Rank::new(it.compatibility, Some(&it.binary))),
             served: view.served.clone(),
             own: match merges {
-                true => OwnGroups::new(&view.groups),
-                false => OwnGroups::default(),
+                true => view.groups.clone(),
+                false => Arc::default(),
             },
             others: self.sources.others(),
             openapi: self.sources.openapi(wanted),
         };
         let status = self.sources.status();
-        self.inputs.metrics.sources(&status);
+        self.metrics.sources(&status);
         self.peer_discovery.publish_sources(status);
         self.peer_discovery.publish(peer_discovery);
     }

@@ -6,7 +6,6 @@
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use tokio::time::Instant;
@@ -31,7 +30,6 @@ struct Tracked {
     key: u64,
     class: ServerClass,
     cache: DocumentCache,
-    openapi: Vec<OpenApiFormat>,
     due: Instant,
     running: bool,
     /// The running job reads something that is not wanted any more.
@@ -55,40 +53,30 @@ pub(super) struct ReadJob {
 }
 
 /// All sources.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Sources {
     all: Vec<Tracked>,
-    /// What they were found with, see [`Sources::plan`].
-    known: Option<(Vec<Server>, Arc<ServedSet>)>,
+    /// OpenAPI documents that are wanted.
+    formats: BTreeSet<OpenApiFormat>,
     every: Duration,
-    /// Random for each proxy, so that not all read the same server of a class.
-    seed: usize,
     next_key: u64,
 }
 
 impl Sources {
     /// Documents are read again about once in `every`.
-    pub(super) fn new(every: Duration, seed: usize) -> Self {
+    pub(super) fn new(every: Duration) -> Self {
         Self {
-            all: Vec::new(),
-            known: None,
             every,
-            seed,
-            next_key: 0,
+            ..Self::default()
         }
     }
 
     /// Finds the sources among all other servers. `local`: what the local apiserver serves itself.
-    pub(super) fn plan(&mut self, servers: &[Server], local: &Arc<ServedSet>, now: Instant) {
-        let mut known = self.known.iter();
-        if known.any(|(of, without)| of == servers && without == local) {
-            return;
-        }
+    pub(super) fn plan(&mut self, servers: &[Server], local: &ServedSet, now: Instant) {
         let mut before = std::mem::take(&mut self.all);
         for class in classes(servers, local) {
-            let same = before
-                .iter()
-                .position(|tracked| tracked.class.same_contents(&class));
+            let mut known = before.iter();
+            let same = known.position(|tracked| tracked.class.same_contents(&class));
             let tracked = match same.map(|index| before.remove(index)) {
                 Some(tracked) => tracked.update_class(class, now),
                 None => {
@@ -100,7 +88,6 @@ impl Sources {
                         key: self.next_key,
                         class,
                         cache: cache.unwrap_or_default(),
-                        openapi: Vec::new(),
                         due: now,
                         running: false,
                         again: false,
@@ -112,13 +99,11 @@ impl Sources {
             };
             self.all.push(tracked);
         }
-        self.known = Some((servers.to_vec(), local.clone()));
     }
 
     /// Removes all sources.
     pub(super) fn clear(&mut self) {
         self.all.clear();
-        self.known = None;
     }
 
     /// Whether there is nothing to read.
@@ -128,39 +113,35 @@ impl Sources {
 
     /// Sets which OpenAPI documents are wanted from now on.
     pub(super) fn want(&mut self, formats: &BTreeSet<OpenApiFormat>, now: Instant) {
-        let full = self.openapi_bytes() >= MOST_OPENAPI;
+        let are_new = !formats.is_subset(&self.formats);
+        self.formats.clone_from(formats);
         for tracked in &mut self.all {
-            let wanted = formats.iter().copied();
-            let is_read = |format: &OpenApiFormat| tracked.cache.openapi(*format).is_some();
-            let wanted = wanted.filter(|format| !full || is_read(format));
-            let wanted: Vec<OpenApiFormat> = wanted.collect();
-            if wanted == tracked.openapi {
-                continue;
-            }
-            if !wanted.iter().all(is_read) {
+            tracked.cache.release(formats);
+            if are_new {
                 tracked.read_again(now);
             }
-            tracked.cache.release(&wanted);
-            tracked.openapi = wanted;
         }
     }
 
     /// The next document to read now.
     pub(super) fn next_job(&mut self, now: Instant) -> Option<ReadJob> {
-        let seed = self.seed;
+        let full = self.is_full();
         let mut due = self.all.iter_mut();
         let tracked = due.find(|tracked| tracked.can_be_asked() && tracked.due <= now)?;
         let targets = tracked.class.targets();
-        let next = seed.wrapping_add(usize::try_from(tracked.failures).unwrap_or(0));
+        let next = usize::try_from(tracked.failures).unwrap_or(0);
         let address = *targets.get(next.checked_rem(targets.len())?)?;
+        let formats = self.formats.iter().copied();
+        let is_read = |format: &OpenApiFormat| tracked.cache.openapi(*format).is_some();
+        let openapi = formats.filter(|format| !full || is_read(format)).collect();
         tracked.running = true;
         Some(ReadJob {
             key: tracked.key,
             address,
-            native: tracked.class.native,
+            native: !tracked.class.first().kind.has_proxy(),
             want: WantedDocuments {
                 group_versions: tracked.class.group_versions(),
-                openapi: tracked.openapi.clone(),
+                openapi,
             },
             cache: tracked.cache.clone(),
         })
@@ -173,7 +154,8 @@ impl Sources {
     }
 
     /// A job is done, with what it read into its cache, and its error.
-    pub(super) fn done(&mut self, job: ReadJob, error: Option<String>, now: Instant) {
+    pub(super) fn done(&mut self, mut job: ReadJob, error: Option<String>, now: Instant) {
+        job.cache.release(&self.formats);
         let every = self.every;
         let mut all = self.all.iter_mut();
         // The source may be gone.
@@ -197,14 +179,16 @@ impl Sources {
 
     /// OpenAPI documents in each wanted format that all sources were asked for.
     pub(super) fn openapi(&self, formats: &BTreeSet<OpenApiFormat>) -> PeerOpenApi {
+        let full = self.is_full();
         let of = |format: OpenApiFormat| {
-            let needed = self.all.iter().filter(|it| it.openapi.contains(&format));
             let mut documents = Vec::new();
-            for tracked in needed {
+            for tracked in &self.all {
                 match tracked.cache.openapi(format) {
                     Some(document) => documents.extend(document.cloned()),
                     // Not asked yet.
-                    None if tracked.failures == 0 && tracked.class.is_reachable() => return None,
+                    None if tracked.failures == 0 && tracked.class.is_reachable() && !full => {
+                        return None;
+                    }
                     None => {}
                 }
             }
@@ -213,11 +197,9 @@ impl Sources {
         formats.iter().filter_map(|format| of(*format)).collect()
     }
 
-    fn openapi_bytes(&self) -> usize {
-        self.all
-            .iter()
-            .map(|tracked| tracked.cache.openapi_bytes())
-            .sum()
+    fn is_full(&self) -> bool {
+        let bytes = self.all.iter().map(|it| it.cache.openapi_bytes());
+        bytes.sum::<usize>() >= MOST_OPENAPI
     }
 
     /// For the status page.
@@ -251,7 +233,6 @@ impl Tracked {
 
     fn done(&mut self, cache: DocumentCache, error: Option<String>, every: Duration, now: Instant) {
         self.cache = cache;
-        self.cache.release(&self.openapi);
         self.running = false;
         if std::mem::take(&mut self.again) {
             self.due = now;
@@ -310,7 +291,7 @@ impl Tracked {
             (true, ..) => "failing",
         };
         SourceStatus {
-            binary_version: self.class.version.clone(),
+            binary_version: self.class.first().binary_version.clone(),
             error: self.error.clone(),
             group_versions: self.class.group_versions().len(),
             read: self.read,

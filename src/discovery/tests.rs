@@ -148,7 +148,7 @@ fn merge_aggregated(document: &DiscoveryDocument, body: &[u8], others: &PeerUnio
         document,
         &content_type(true, DocumentFormat::Json),
         Some(body),
-        [others],
+        [(&others.document, others.replaces)],
     )
 }
 
@@ -158,7 +158,7 @@ fn merge_legacy(document: &DiscoveryDocument, body: Option<&[u8]>, others: &Peer
         document,
         &content_type(false, DocumentFormat::Json),
         body,
-        [others],
+        [(&others.document, others.replaces)],
     )
 }
 

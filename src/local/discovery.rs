@@ -46,12 +46,8 @@ fn update<T: PartialEq>(known: &mut Arc<T>, now: T) {
 
 impl LocalView {
     /// `reader` has read what the apiserver serves itself, since `begun`.
-    fn update(
-        &mut self,
-        (served, groups): (ServedSet, ServedGroups),
-        reader: &Reader,
-        begun: std::time::Instant,
-    ) {
+    fn update(&mut self, served: ServedSet, reader: &Reader, begun: std::time::Instant) {
+        let groups = reader.groups(&served);
         self.reads += 1;
         self.read = Some(begun);
         update(self.served.get_or_insert_default(), served);
@@ -133,11 +129,10 @@ pub async fn run(
 async fn read(
     reader: &mut Reader,
     custom: Option<&Custom>,
-) -> Result<(Option<(ServedSet, ServedGroups)>, Versions), ReadError> {
+) -> Result<(Option<ServedSet>, Versions), ReadError> {
     let Some(custom) = custom else {
         return Ok((None, reader.versions().await?));
     };
     let (served, versions) = reader.read(custom).await?;
-    let groups = reader.groups(&served);
-    Ok((Some((served, groups)), versions))
+    Ok((Some(served), versions))
 }

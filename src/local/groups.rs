@@ -1,16 +1,20 @@
 //! The groups that the local apiserver serves, in its order, whatever its own list of groups says. Pure.
 //!
 //! kube-apiserver makes `/apis` of APIService objects, which all servers share. A server deletes those of built-in group
-//! versions that it does not know when it starts. Older servers then serve these group versions and no longer list them.
+//! versions that it does not know when it starts. Older servers then serve these group versions and no longer list them. A
+//! client can see that sooner than this proxy. So every list is compared with all built-in groups, not only with those that
+//! were seen to be lacking. Aggregated discovery that was seen to be complete is left alone.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
+use http::HeaderValue;
 use indexmap::IndexSet;
 
-use crate::kube::discovery::documents;
 use crate::kube::discovery::model::{CURRENT, Document, STALE, Version};
+use crate::kube::discovery::{DiscoveryDocument, documents};
 use crate::kube::gvr::{GroupVersion, Gvr, Scope, ServedSet};
+use crate::kube::media_type::{self, AcceptClause};
 
 /// What the local apiserver serves itself, without the core group.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -20,6 +24,33 @@ pub struct ServedGroups {
     pub document: Document,
     /// `Content-Type` of its aggregated discovery; `None`: it has none.
     pub aggregated: Option<String>,
+}
+
+impl ServedGroups {
+    /// Whether the server's own document may lack some of it. `accept`: of the request.
+    pub fn may_add_to(&self, document: &DiscoveryDocument, accept: Option<&HeaderValue>) -> bool {
+        let all = &self.document;
+        match document {
+            DiscoveryDocument::Groups => !all.groups.is_empty() && !self.is_complete_for(accept),
+            DiscoveryDocument::Group(name) => all.group(name).is_some(),
+            _ => false,
+        }
+    }
+
+    /// Whether the answer is aggregated discovery, and lacks nothing.
+    fn is_complete_for(&self, accept: Option<&HeaderValue>) -> bool {
+        let given = self.aggregated.as_deref().and_then(AcceptClause::read);
+        let clauses = media_type::accepted(accept);
+        let mut versions = self
+            .document
+            .groups
+            .iter()
+            .flat_map(|group| &group.versions);
+        given
+            .zip(clauses.first())
+            .is_some_and(|(given, first)| first.is_answered_by(&given))
+            && versions.all(Version::is_stale)
+    }
 }
 
 /// What a document lists, with the scopes that it says.
@@ -129,5 +160,64 @@ mod tests {
         assert!(!batch.is_stale() && batch.resources.len() == 1);
         assert_eq!(&*batch.resources[0].name, "jobs");
         assert!(document.version("apps", "v1").unwrap().is_stale());
+    }
+
+    const V2: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
+
+    fn groups(versions: &[(&str, bool)], aggregated: Option<&str>) -> ServedGroups {
+        let version = |(group, stale): &(&str, bool)| {
+            let version = Version {
+                name: "v1".to_owned(),
+                freshness: if *stale { STALE } else { CURRENT }.to_owned(),
+                ..Version::default()
+            };
+            ((*group).to_owned(), version)
+        };
+        ServedGroups {
+            document: versions.iter().map(version).collect(),
+            aggregated: aggregated.map(str::to_owned),
+        }
+    }
+
+    fn may_add_to_groups(own: &ServedGroups, accept: &str) -> bool {
+        let accept = HeaderValue::from_str(accept).unwrap();
+        own.may_add_to(&DiscoveryDocument::Groups, Some(&accept))
+    }
+
+    #[test]
+    fn every_legacy_list_is_compared_and_no_other_document() {
+        let own = groups(&[("apps", true)], None);
+        assert!(own.may_add_to(&DiscoveryDocument::Groups, None));
+        assert!(may_add_to_groups(&own, V2));
+        for document in [DiscoveryDocument::Versions, DiscoveryDocument::OpenApiV2] {
+            assert!(!own.may_add_to(&document, None));
+        }
+        assert!(!ServedGroups::default().may_add_to(&DiscoveryDocument::Groups, None));
+    }
+
+    #[test]
+    fn aggregated_discovery_is_compared_only_if_it_lacks_something() {
+        let legacy_first = format!("application/json,{V2}");
+        let beta = V2.replace("v2", "v2beta1");
+        for (lacks, accept, compared) in [
+            (false, V2, false),
+            (
+                false,
+                &format!("{V2};profile=nopeer,application/json"),
+                false,
+            ),
+            (false, "application/json", true),
+            (false, &legacy_first, true),
+            // It may be refused, and the next clause be answered.
+            (false, &format!("{beta},application/json"), true),
+            (true, V2, true),
+        ] {
+            let own = groups(&[("apps", !lacks), ("batch", true)], Some(V2));
+            assert_eq!(
+                may_add_to_groups(&own, accept),
+                compared,
+                "{lacks} {accept}"
+            );
+        }
     }
 }

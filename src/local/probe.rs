@@ -83,7 +83,7 @@ pub async fn run(mut client: Client, state: Arc<LocalState>, every: Duration) {
             state.shuts_down(says_it_shuts_down(answer), epoch);
             state.finds_etcd_down(says_etcd_is_down(answer));
         }
-        judge(&state, trigger, epoch, answer.map(|answer| answer.status));
+        conclude(&state, trigger, epoch, answer.map(|answer| answer.status));
         state.end_probe(number);
     }
 }
@@ -112,7 +112,7 @@ fn fails(answer: &ClientResponse, check: &str) -> bool {
         && lines.any(|line| line.starts_with(failed.as_bytes()))
 }
 
-fn judge(
+fn conclude(
     state: &LocalState,
     trigger: Trigger,
     epoch: u64,
@@ -143,7 +143,7 @@ mod tests {
         let state = LocalState::default();
         state.answered(true, 0);
         let answer = answer.map(|code| StatusCode::from_u16(code).unwrap());
-        judge(&state, trigger, 0, answer);
+        conclude(&state, trigger, 0, answer);
         (state.is_initialized(), state.is_ready())
     }
 
@@ -178,7 +178,7 @@ mod tests {
     fn an_apiserver_that_does_not_let_us_know_can_be_asked_why() {
         let state = LocalState::default();
         let asked = |answer| {
-            judge(&state, Trigger::Routine, state.epoch(), answer);
+            conclude(&state, Trigger::Routine, state.epoch(), answer);
             state.can_be_asked()
         };
         for code in [401, 403] {

@@ -219,10 +219,7 @@ impl Reader {
                 StatusCode::NOT_MODIFIED if has_etag => continue,
                 // Before 1.26: the legacy document, or 406 for the unknown parameters.
                 StatusCode::OK | StatusCode::NOT_ACCEPTABLE | StatusCode::NOT_FOUND => {}
-                status => {
-                    let path = path.to_owned();
-                    return Err(ReadError::Status { path, status });
-                }
+                status => return Err(unexpected(path, status)),
             }
             let aggregated_type = aggregated_type(&answer);
             if path == "/apis" {
@@ -303,10 +300,9 @@ impl Reader {
         headers: &[(HeaderName, HeaderValue)],
     ) -> Result<ClientResponse, ReadError> {
         let deadline = Instant::now() + PATIENCE;
-        let answer = self
-            .client
-            .call(Method::GET, path, headers, None, deadline)
-            .await?;
+        let client = &mut self.client;
+        let answer = client.call(Method::GET, path, headers, None, deadline);
+        let answer = answer.await?;
         match self.no_proxy && answer.headers.contains_key(SERVER_ID) {
             true => Err(ReadError::Proxy),
             false => Ok(answer),
@@ -315,14 +311,21 @@ impl Reader {
 
     async fn get(&mut self, path: &str) -> Result<Bytes, ReadError> {
         let answer = self.ask(path, &[]).await?;
-        match answer.status {
-            StatusCode::OK => Ok(answer.body),
-            status => Err(ReadError::Status {
-                path: path.to_owned(),
-                status,
-            }),
-        }
+        body(path, answer)
     }
+}
+
+/// The body of an answer that is 200.
+pub fn body(path: &str, answer: ClientResponse) -> Result<Bytes, ReadError> {
+    match answer.status {
+        StatusCode::OK => Ok(answer.body),
+        status => Err(unexpected(path, status)),
+    }
+}
+
+pub fn unexpected(path: &str, status: StatusCode) -> ReadError {
+    let path = path.to_owned();
+    ReadError::Status { path, status }
 }
 
 /// The `Content-Type` of an answer that is aggregated discovery.

@@ -43,7 +43,7 @@ pub struct LocalState {
     /// The last `/readyz` was 401 or 403: it does not accept the identity of this proxy.
     access_denied: AtomicBool,
     /// Headers by which an apiserver of the cluster may recognise a user, besides the configured ones.
-    surplus_headers: SurplusHeaders,
+    pub surplus_headers: SurplusHeaders,
     /// Notifies of changes.
     changed: watch::Sender<()>,
     /// The last `/readyz` said that the process is shutting down.
@@ -221,11 +221,6 @@ impl LocalState {
     /// Whether the last `/readyz` was answered 401 or 403.
     pub fn access_denied(&self, access_denied: bool) {
         self.set(&self.access_denied, access_denied);
-    }
-
-    /// Headers by which an apiserver of the cluster may recognise a user, besides the configured ones.
-    pub fn surplus_headers(&self) -> &SurplusHeaders {
-        &self.surplus_headers
     }
 
     /// Changes whenever the process is found to be gone. To be read before a request whose response is recorded with

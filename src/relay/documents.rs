@@ -323,8 +323,9 @@ fn discovery(
     peer_discovery: &PeerDiscovery,
 ) -> Result<Option<Vec<u8>>, OverlayError> {
     let document = &key.document;
-    let own = document.lists_groups().then_some(&peer_discovery.own.union);
-    let others = (!key.for_one).then_some(&peer_discovery.others);
+    let (own, others) = (&peer_discovery.own.document, &peer_discovery.others);
+    let own = document.lists_groups().then_some((own, false));
+    let others = (!key.for_one).then_some((&others.document, others.replaces));
     let all = own.into_iter().chain(others);
     match merge::merge(document, key.content_type(), body, all) {
         // It may be complete as it is.
@@ -432,7 +433,7 @@ mod tests {
         let mut known = peer_discovery();
         let mut own = known.others.document.groups[0].clone();
         own.metadata.name = "own".into();
-        known.own.union.document.groups = vec![own];
+        std::sync::Arc::make_mut(&mut known.own).document.groups = vec![own];
         let made = |for_one, content_type| {
             let key = key(DiscoveryDocument::Groups, content_type, for_one);
             let shared = SharedPeerDiscovery::default();

@@ -363,7 +363,7 @@ fn remove_surplus(
     caller: &Caller,
     server_kind: ServerKind,
 ) {
-    let surplus = shared.local.surplus_headers();
+    let surplus = &shared.local.surplus_headers;
     let certificate = matches!(caller, Caller::User(_)) || server_kind == ServerKind::Proxied;
     // An apiserver publishes its names after it has started.
     let starting = server_kind == ServerKind::Local && !shared.local.is_initialized();

@@ -148,7 +148,7 @@ impl World {
         local_state.begins_at(100, 0);
         let names = &self.config.serving.request_headers;
         local_state
-            .surplus_headers()
+            .surplus_headers
             .set(&PrivilegedHeaders::new(names), &published_names());
         let (published, _) = Published::new();
         published.snapshot.store(Arc::new(snapshot(peer)));

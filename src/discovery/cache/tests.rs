@@ -58,7 +58,7 @@ fn want(group_versions: &[(&str, &str)]) -> WantedDocuments {
     let group_versions = group_versions.iter();
     WantedDocuments {
         group_versions: group_versions.map(|it| of(it.0, it.1)).collect(),
-        openapi: Vec::new(),
+        openapi: BTreeSet::new(),
     }
 }
 
@@ -245,11 +245,12 @@ async fn openapi_is_read_in_the_forms_that_are_wanted_and_let_go_of_afterwards()
     .await;
     let mut cache = DocumentCache::default();
     let mut wanted = want(&[("batch", "v1")]);
-    wanted.openapi = vec![
+    wanted.openapi = [
         OpenApiFormat::V3Index,
         OpenApiFormat::V2Protobuf,
         OpenApiFormat::V2Json,
-    ];
+    ]
+    .into();
     for _ in 0..2 {
         peer.read(&mut cache, &wanted).await.unwrap();
         assert_eq!(
@@ -257,9 +258,9 @@ async fn openapi_is_read_in_the_forms_that_are_wanted_and_let_go_of_afterwards()
             [
                 "/apis",
                 "/apis/batch/v1",
-                "/openapi/v3",
                 "/openapi/v2",
-                "/openapi/v2"
+                "/openapi/v2",
+                "/openapi/v3"
             ]
         );
         assert_eq!(
@@ -272,7 +273,7 @@ async fn openapi_is_read_in_the_forms_that_are_wanted_and_let_go_of_afterwards()
         assert_eq!(body(OpenApiFormat::V2Json), "json");
         assert_eq!(cache.openapi_bytes(), 12);
     }
-    wanted.openapi = vec![OpenApiFormat::V2Json];
+    wanted.openapi = [OpenApiFormat::V2Json].into();
     peer.read(&mut cache, &wanted).await.unwrap();
     assert_eq!(cache.openapi(OpenApiFormat::V2Protobuf), None);
     assert_eq!(cache.openapi_bytes(), 4);
@@ -287,7 +288,7 @@ async fn openapi_that_fails_holds_up_no_discovery() {
     .await;
     let mut cache = DocumentCache::default();
     let mut wanted = want(&[("batch", "v1")]);
-    wanted.openapi = vec![OpenApiFormat::V3Index];
+    wanted.openapi = [OpenApiFormat::V3Index].into();
     let error = peer.read(&mut cache, &wanted).await.unwrap_err();
     assert_eq!(
         error.to_string(),

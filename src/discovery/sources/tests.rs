@@ -80,7 +80,7 @@ fn singular(sources: &Sources, group: &str, version: &str) -> String {
 }
 
 fn planned(servers: Vec<Server>) -> Sources {
-    let mut sources = Sources::new(EVERY, 0);
+    let mut sources = Sources::new(EVERY);
     plan(&mut sources, &servers);
     sources
 }
@@ -181,7 +181,7 @@ async fn what_the_local_apiserver_begins_to_lack_is_asked_for() {
         &[("", "v1"), ("x", "v1"), ("y", "v1")],
     )];
     let before = Arc::new(things(&[("", "v1"), ("x", "v1")]));
-    let mut sources = Sources::new(EVERY, 0);
+    let mut sources = Sources::new(EVERY);
     sources.plan(&servers, &before, Instant::now());
     read(&mut sources, &[("y", "v1")]);
     plan(&mut sources, &servers);
@@ -257,7 +257,7 @@ async fn openapi_is_there_when_all_were_asked() {
     sources.want(&forms([OpenApiFormat::V3Index]), Instant::now());
     let wanted = std::iter::from_fn(|| sources.next_job(Instant::now()));
     let wanted: Vec<_> = wanted.map(|job| job.want.openapi).collect();
-    assert_eq!(wanted, [[OpenApiFormat::V3Index]; 2]);
+    assert_eq!(wanted, [(); 2].map(|()| forms([OpenApiFormat::V3Index])));
     let found = sources.openapi(&forms([OpenApiFormat::V3Index]));
     assert!(found.is_empty());
 }
@@ -270,7 +270,7 @@ async fn a_form_that_is_wanted_later_is_asked_for_at_once() {
     assert!(sources.next_job(Instant::now()).is_none());
     sources.want(&forms([OpenApiFormat::V2Json]), Instant::now());
     let job = sources.next_job(Instant::now()).unwrap();
-    assert_eq!(job.want.openapi, [OpenApiFormat::V2Json]);
+    assert_eq!(job.want.openapi, forms([OpenApiFormat::V2Json]));
     // It cannot be had: rather without it than no answer.
     sources.done(job, Some("refused".to_owned()), Instant::now());
     let found = sources.openapi(&forms([OpenApiFormat::V2Json]));
@@ -286,7 +286,7 @@ async fn what_changes_while_a_server_is_asked_is_asked_for_afterwards() {
     sources.done(with(job, cache(MORE)), None, Instant::now());
     assert_eq!(listed(&sources, "batch", "v1"), PeerListing::Fresh);
     let job = sources.next_job(Instant::now()).unwrap();
-    assert_eq!(job.want.openapi, [OpenApiFormat::V3Index]);
+    assert_eq!(job.want.openapi, forms([OpenApiFormat::V3Index]));
 }
 
 #[tokio::test(start_paused = true)]
@@ -359,7 +359,7 @@ mod properties {
                 ..server(&format!("s{index}"), &format!("v1.{minor}.0"), *target, &[])
             });
             let servers: Vec<_> = servers.collect();
-            let mut sources = Sources::new(EVERY, 0);
+            let mut sources = Sources::new(EVERY);
             sources.plan(&servers, &Arc::new(local.clone()), Instant::now());
             let all: ServedSet = of_servers.iter().flat_map(|(set, ..)| set).cloned().collect();
             let lacking: ServedSet = all.difference(&local).cloned().collect();

@@ -12,7 +12,12 @@ fn merge(
     body: Option<&[u8]>,
     others: &PeerUnion,
 ) -> Merged {
-    super::super::merge::merge(document, &content_type(false, format), body, [others])
+    super::super::merge::merge(
+        document,
+        &content_type(false, format),
+        body,
+        [(&others.document, others.replaces)],
+    )
 }
 
 fn local() -> Document {
@@ -75,7 +80,7 @@ fn aggregated_discovery_in_protobuf_says_what_it_says_in_json() {
                 &document,
                 &content_type(true, format),
                 Some(body),
-                [&others],
+                [(&others.document, others.replaces)],
             )
             .unwrap()
         };

@@ -11,7 +11,7 @@ fn merge_own(format: DocumentFormat, body: &[u8], others: &PeerUnion) -> Merged 
         &resources("g", "v1"),
         &content_type(false, format),
         Some(body),
-        [others],
+        [(&others.document, others.replaces)],
     )
 }
 

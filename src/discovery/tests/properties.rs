@@ -179,7 +179,7 @@ proptest! {
                 super::merge::enveloped("apidiscovery.k8s.io/v2", "APIGroupDiscoveryList", &list)
             };
             let body = enveloped(&local);
-            let merged = merge(&document, &content_type(true, DocumentFormat::Protobuf), Some(&body), [&others]).unwrap();
+            let merged = merge(&document, &content_type(true, DocumentFormat::Protobuf), Some(&body), [(&others.document, others.replaces)]).unwrap();
             prop_assert_eq!(merged.unwrap_or(body), enveloped(&expected));
         }
     }
@@ -191,8 +191,8 @@ proptest! {
         for body in [bytes.as_slice(), body.as_bytes(), &[b"k8s\0", bytes.as_slice()].concat()] {
             for what in [DiscoveryDocument::Groups, group("g"), resources("g", "v1")] {
                 for format in [DocumentFormat::Json, DocumentFormat::Yaml, DocumentFormat::Protobuf] {
-                    let _ = merge(&what, &content_type(false, format), Some(body), [&others]);
-                    let _ = merge(&what, &content_type(true, format), Some(body), [&others]);
+                    let _ = merge(&what, &content_type(false, format), Some(body), [(&others.document, others.replaces)]);
+                    let _ = merge(&what, &content_type(true, format), Some(body), [(&others.document, others.replaces)]);
                 }
             }
         }

@@ -81,7 +81,7 @@ impl Inquiry<'_> {
         let mut problems = Vec::new();
         for doubtful in findings::doubtful(self.names, &published) {
             let is_read = self.reads(&doubtful, telling).await?;
-            problems.extend(findings::judged(&doubtful, is_read));
+            problems.extend(findings::finding(&doubtful, is_read));
         }
         Ok(TrustReport {
             problems,

@@ -186,7 +186,7 @@ pub fn doubtful(names: &RequestHeaders, published: &PublishedNames) -> Vec<Doubt
 }
 
 /// `is_read`: by the apiserver; `None`: it could not be asked.
-pub fn judged(doubtful: &DoubtfulName, is_read: Option<bool>) -> Option<String> {
+pub fn finding(doubtful: &DoubtfulName, is_read: Option<bool>) -> Option<String> {
     let (name, field) = (&doubtful.name, doubtful.list.field());
     match (doubtful.configured, is_read) {
         (true, Some(false)) => {

@@ -226,20 +226,20 @@ impl Document<'_> {
         let (snapshot, known) = (self.planning.snapshot, &self.peer_discovery);
         let adds = self.adds || self.adds_own();
         let all = || adds.then(|| known.clone());
-        let others = match server {
+        let document = match server {
             _ if self.is_openapi() => return all(),
             None if self.sure || self.is_newest => return all(),
             None => unread(self.planning.local_serves, snapshot, known),
             // What the local apiserver does not serve itself, the peer may.
-            Some(_) if self.sure => PeerUnion {
-                replaces: false,
-                ..all()?.others.clone()
-            },
+            Some(_) if self.sure => all()?.others.document.clone(),
             Some(server) => lacking(server, snapshot, known),
         };
         let peer_discovery = PeerDiscovery {
             generation: UNKEPT,
-            others,
+            others: PeerUnion {
+                document,
+                replaces: false,
+            },
             ..PeerDiscovery::default()
         };
         let adds = peer_discovery.adds_to(&self.request);

@@ -218,7 +218,7 @@ fn only_what_was_seen_of_the_apiserver_is_a_problem() {
         (surplus(), Some(true), "takes accept for"),
         (lacking(), Some(false), "ignores x-who"),
     ] {
-        let said = judged(&name, is_read).unwrap();
+        let said = finding(&name, is_read).unwrap();
         assert!(said.contains(words), "{said}");
     }
     for (name, is_read) in [
@@ -227,7 +227,7 @@ fn only_what_was_seen_of_the_apiserver_is_a_problem() {
         (lacking(), Some(true)),
         (lacking(), None),
     ] {
-        assert_eq!(judged(&name, is_read), None);
+        assert_eq!(finding(&name, is_read), None);
     }
     for (status, allowed) in [
         (200, true),
