@@ -16,7 +16,7 @@ use crate::kube::version::numbers;
 
 /// A catch-up after a long break comes as one message from what is not etcd, and one value can be as large as its limit
 /// for requests; the library's default of 4 MiB would fail them for ever.
-pub const MAX_MESSAGE: usize = 256 << 20;
+const MAX_MESSAGE: usize = 256 << 20;
 /// Largest answer to a list, unless it has one value only. 10 of them fit at etcd's default limit of 1.5 MiB.
 const MAX_PAGE: usize = 16 << 20;
 /// Values of the first page. Each page is to have twice as many as the one before, if that was small, or half as many as
@@ -77,24 +77,11 @@ impl WatchSource for EtcdSource {
     async fn watch(&mut self, from: i64) -> Result<Box<dyn ChangeStream>, SourceError> {
         let prefix = &*self.prefix;
         let mut client = self.etcd.take().await?;
-        // Another connection may lead to another server; one that does not tell is trusted with nothing.
-        let version = match within(client.status()).await {
-            Ok(status) => status.version().to_owned(),
-            Err(SourceError::Timeout) => return Err(SourceError::Timeout),
-            Err(_) => String::new(),
-        };
-        let mut watcher = client.watch_client().max_decoding_message_size(MAX_MESSAGE);
-        let mut options = WatchOptions::new()
-            .with_start_revision(from)
-            .with_progress_notify()
-            .with_fragment();
-        if !is_one_key(prefix) {
-            options = options.with_range(range_end(prefix));
-        }
-        let stream = within(watcher.watch(prefix, Some(options))).await?;
+        // Another connection may lead to another server.
+        let version = version(&mut client).await?;
         let mut changes = EtcdChanges {
             prefix: prefix.to_owned(),
-            stream,
+            stream: watch(&client, prefix, from).await?,
             client: client.clone(),
             patience: self.patience,
             asks: !version.is_empty(),
@@ -104,6 +91,28 @@ impl WatchSource for EtcdSource {
         self.etcd.keep(client);
         Ok(Box::new(changes))
     }
+}
+
+/// etcd's version; empty if it does not tell. Such a one is trusted with nothing.
+pub async fn version(client: &mut Client) -> Result<String, SourceError> {
+    match within(client.status()).await {
+        Ok(status) => Ok(status.version().to_owned()),
+        Err(SourceError::Timeout) => Err(SourceError::Timeout),
+        Err(_) => Ok(String::new()),
+    }
+}
+
+/// Watches what is below `prefix`.
+pub async fn watch(client: &Client, prefix: &str, from: i64) -> Result<WatchStream, SourceError> {
+    let mut watcher = client.watch_client().max_decoding_message_size(MAX_MESSAGE);
+    let mut options = WatchOptions::new()
+        .with_start_revision(from)
+        .with_progress_notify()
+        .with_fragment();
+    if !is_one_key(prefix) {
+        options = options.with_range(range_end(prefix));
+    }
+    within(watcher.watch(prefix, Some(options))).await
 }
 
 /// Everything below `prefix` at one revision.
@@ -209,7 +218,7 @@ pub fn orders_requested_progress(version: &str) -> bool {
 }
 
 /// Requested progress belongs to the stream, not to a watcher, and says so with this ID.
-pub const WHOLE_STREAM: i64 = -1;
+const WHOLE_STREAM: i64 = -1;
 
 struct EtcdChanges {
     prefix: String,
@@ -252,8 +261,10 @@ impl EtcdChanges {
             let what = format!("cluster {listed:x} was listed, this is {here:x}");
             return Err(SourceError::OtherHistory(what));
         }
-        // A member that lags behind is no news.
-        if revision(message.header()) >= known || self.newest().await? >= known {
+        // The message of a member that lags behind says nothing.
+        if revision(message.header()) >= known
+            || newest(&mut self.client, &self.prefix).await? >= known
+        {
             return Ok(());
         }
         let what = format!("revision {known} was known, and has not been written yet");
@@ -264,19 +275,12 @@ impl EtcdChanges {
     async fn ask(&mut self) -> Result<Option<Batch>, SourceError> {
         if !self.asks {
             // Not of this watch, but of the connection that it is on.
-            self.newest().await?;
+            newest(&mut self.client, &self.prefix).await?;
             return Ok(Some(Batch::default()));
         }
         within(self.stream.request_progress()).await?;
         let message = self.message(REQUEST_TIMEOUT).await?;
         self.read(&message)
-    }
-
-    /// The newest revision that most members agree on.
-    async fn newest(&mut self) -> Result<i64, SourceError> {
-        let options = GetOptions::new().with_limit(1).with_keys_only();
-        let answer = within(self.client.get(self.prefix.as_str(), Some(options))).await?;
-        Ok(revision(answer.header()))
     }
 
     async fn message(&mut self, patience: Duration) -> Result<WatchResponse, SourceError> {
@@ -289,7 +293,6 @@ impl EtcdChanges {
     fn read(&self, message: &WatchResponse) -> Result<Option<Batch>, SourceError> {
         unless_ended(message)?;
         if message.created() {
-            // Its revision is that of the store, not of what this watch has delivered.
             return Ok(None);
         }
         let changes: Vec<_> = message
@@ -303,15 +306,18 @@ impl EtcdChanges {
                 }
             })
             .collect();
-        // Timed progress (no events) is sent to synced watchers alone.
-        let is_reliable = message.watch_id() != WHOLE_STREAM || self.ordered;
-        let progress = message.header().filter(|_| is_reliable);
-        let revision = delivered(message).or(progress.map(|header| header.revision()));
         Ok(Some(Batch {
-            revision: revision.unwrap_or(0),
+            revision: told(message, self.ordered).unwrap_or(0),
             changes,
         }))
     }
+}
+
+/// The newest revision that most members agree on, which the answer to every read has. `key`: one that may be read.
+pub async fn newest(client: &mut Client, key: &str) -> Result<i64, SourceError> {
+    let options = GetOptions::new().with_limit(1).with_keys_only();
+    let answer = within(client.get(key, Some(options))).await?;
+    Ok(answer.header().ok_or(SourceError::Timeout)?.revision())
 }
 
 /// An error if it is the last message of a watch.
@@ -323,6 +329,15 @@ pub fn unless_ended(message: &WatchResponse) -> Result<(), SourceError> {
         true => Err(SourceError::Ended(message.cancel_reason().to_owned())),
         false => Ok(()),
     }
+}
+
+/// Up to which revision a message has told everything. `ordered`: requested progress can be relied on.
+pub fn told(message: &WatchResponse, ordered: bool) -> Option<i64> {
+    // Timed progress (no events) is sent to synced watchers alone. The first message has the revision of the store.
+    let is_reliable = message.watch_id() != WHOLE_STREAM || ordered;
+    let progress = message.header();
+    let progress = progress.filter(|_| is_reliable && !message.created());
+    delivered(message).or(progress.map(ResponseHeader::revision))
 }
 
 /// Up to which revision a message with changes has told everything. A watcher that catches up gets its changes in pieces,
@@ -371,7 +386,7 @@ fn relative(prefix: &str, key: &[u8]) -> Option<String> {
 }
 
 /// Whether it is not a prefix, but the only key.
-pub fn is_one_key(prefix: &str) -> bool {
+fn is_one_key(prefix: &str) -> bool {
     !prefix.ends_with('/')
 }
 

@@ -12,17 +12,15 @@ use std::error::Error;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use etcd_client::{Client, KeyValue, WatchOptions, WatchResponse, WatchStream};
-use tokio::sync::{Notify, Semaphore, SemaphorePermit, mpsc, watch};
+use etcd_client::WatchResponse;
+use tokio::sync::{Notify, Semaphore, mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use super::change_log::{ChangeLog, Withheld, newest_safe};
 use super::follower::WatchPosition;
 use crate::cluster::connector::{Connector, SharedClient, failed, within};
-use crate::cluster::etcd::{
-    MAX_MESSAGE, WHOLE_STREAM, orders_requested_progress, range_end, unless_ended,
-};
+use crate::cluster::etcd::{self, orders_requested_progress, told, unless_ended};
 use crate::cluster::source::SourceError;
 use crate::net::lock;
 
@@ -50,22 +48,12 @@ pub struct ChangeLogs {
     opened: mpsc::Sender<Arc<SharedChangeLog>>,
 }
 
-/// Logs that are to be filled ([`run`]).
-pub struct OpenedLogs {
-    logs: Logs,
-    opened: mpsc::Receiver<Arc<SharedChangeLog>>,
-}
-
 impl ChangeLogs {
-    /// Also the receiver that [`run`] needs.
-    pub fn new() -> (Self, OpenedLogs) {
-        let (sender, opened) = mpsc::channel(LOGS);
+    /// Also those that are to be filled ([`Self::run`]).
+    pub fn new() -> (Self, mpsc::Receiver<Arc<SharedChangeLog>>) {
+        let (opened, receiver) = mpsc::channel(LOGS);
         let logs = Logs::default();
-        let change_logs = Self {
-            logs: logs.clone(),
-            opened: sender,
-        };
-        (change_logs, OpenedLogs { logs, opened })
+        (Self { logs, opened }, receiver)
     }
 
     /// The log of the keys below `root`, for a watch that needs it from `revision`. `restores`: how often etcd was found to be
@@ -91,10 +79,36 @@ impl ChangeLogs {
         log.register(revision);
         Some(log)
     }
+
+    /// Fills the logs that are opened. Runs until dropped.
+    pub fn run(
+        &self,
+        connector: Connector,
+        mut opened: mpsc::Receiver<Arc<SharedChangeLog>>,
+    ) -> impl Future<Output = ()> + use<> {
+        let reader = Arc::new(LogReader {
+            logs: self.logs.clone(),
+            etcd: SharedClient::new(connector),
+            opening: Semaphore::new(OPENING),
+        });
+        async move {
+            let mut tasks = JoinSet::new();
+            while let Some(log) = opened.recv().await {
+                while tasks.try_join_next().is_some() {}
+                let reader = reader.clone();
+                tasks.spawn(async move {
+                    tokio::select! {
+                        never = reader.follow(&log) => match never {},
+                        () = unused(&reader.logs, &log) => {}
+                    }
+                });
+            }
+        }
+    }
 }
 
 /// The changes of all keys below one prefix.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct SharedChangeLog {
     /// The prefix, with a trailing slash.
     root: Box<str>,
@@ -123,9 +137,7 @@ impl SharedChangeLog {
         Self {
             root: root.into(),
             restores,
-            progress_wanted: Notify::new(),
-            updated: watch::Sender::new(()),
-            state: Mutex::default(),
+            ..Self::default()
         }
     }
 
@@ -228,26 +240,6 @@ impl SharedChangeLog {
     }
 }
 
-/// Fills the logs that are opened. Runs until dropped.
-pub async fn run(connector: Connector, OpenedLogs { logs, mut opened }: OpenedLogs) {
-    let reader = Arc::new(LogReader {
-        logs,
-        etcd: SharedClient::new(connector),
-        opening: Semaphore::new(OPENING),
-    });
-    let mut tasks = JoinSet::new();
-    while let Some(log) = opened.recv().await {
-        while tasks.try_join_next().is_some() {}
-        let reader = reader.clone();
-        tasks.spawn(async move {
-            tokio::select! {
-                never = reader.follow(&log) => match never {},
-                () = unused(&reader.logs, &log) => {}
-            }
-        });
-    }
-}
-
 /// Resolves when no watch needs the log any more, and removes it.
 async fn unused(logs: &Logs, log: &Arc<SharedChangeLog>) {
     loop {
@@ -293,54 +285,33 @@ impl LogReader {
 
     /// Fills one log until its etcd watch fails.
     async fn fill(&self, log: &SharedChangeLog) -> Result<Infallible, SourceError> {
-        let opening = self.opening.acquire().await.ok();
-        let (client, number) = self.etcd.get().await?;
-        let filled = self.fill_from(client, log, opening).await;
+        let opening = self.opening.acquire().await;
+        let (mut client, number) = self.etcd.get().await?;
+        let filling = async {
+            let ordered = orders_requested_progress(&etcd::version(&mut client).await?);
+            let begin = log.next_revision();
+            let mut stream = etcd::watch(&client, &log.root, begin).await?;
+            drop(opening);
+            loop {
+                let message = tokio::select! {
+                    message = stream.message() => message.map_err(failed)?,
+                    () = log.progress_wanted.notified(), if ordered => {
+                        within(stream.request_progress()).await?;
+                        tokio::time::sleep(PROGRESS_INTERVAL).await;
+                        // Whoever answers requests may have a watch that is dead.
+                        within(stream.message()).await?
+                    }
+                };
+                let ended = || SourceError::Ended("end of stream".to_owned());
+                read(log, begin, &message.ok_or_else(ended)?, ordered)?;
+            }
+        };
+        let filled: Result<Infallible, SourceError> = filling.await;
         if !matches!(filled, Err(SourceError::Compacted(_))) {
             self.etcd.failed(number).await;
         }
         filled
     }
-
-    /// `opening`: held until the etcd watch is open.
-    async fn fill_from(
-        &self,
-        mut client: Client,
-        log: &SharedChangeLog,
-        opening: Option<SemaphorePermit<'_>>,
-    ) -> Result<Infallible, SourceError> {
-        // Whether requested progress comes after all changes that it covers.
-        let ordered = match within(client.status()).await {
-            Ok(status) => orders_requested_progress(status.version()),
-            Err(SourceError::Timeout) => return Err(SourceError::Timeout),
-            Err(_) => false,
-        };
-        let begin = log.next_revision();
-        let mut stream = open(&client, &log.root, begin).await?;
-        drop(opening);
-        loop {
-            let message = tokio::select! {
-                message = stream.message() => message.map_err(failed)?,
-                () = log.progress_wanted.notified(), if ordered => {
-                    within(stream.request_progress()).await?;
-                    tokio::time::sleep(PROGRESS_INTERVAL).await;
-                    // Whoever answers requests may have a watch that is dead.
-                    within(stream.message()).await?
-                }
-            };
-            let message = message.ok_or_else(|| SourceError::Ended("end of stream".to_owned()))?;
-            read(log, begin, &message, ordered)?;
-        }
-    }
-}
-
-async fn open(client: &Client, root: &str, begin: i64) -> Result<WatchStream, SourceError> {
-    let mut watcher = client.watch_client().max_decoding_message_size(MAX_MESSAGE);
-    let options = WatchOptions::new()
-        .with_range(range_end(root))
-        .with_start_revision(begin)
-        .with_progress_notify();
-    within(watcher.watch(root, Some(options))).await
 }
 
 fn read(
@@ -351,12 +322,7 @@ fn read(
 ) -> Result<(), SourceError> {
     unless_ended(message)?;
     let newest = message.header().map(|header| header.revision());
-    // The revision of a "created" message is etcd's, not of what this watch has delivered.
-    let reliable = !message.created() && (message.watch_id() != WHOLE_STREAM || ordered);
-    let progress = newest.filter(|_| reliable);
     let changes = message.events().iter().filter_map(|event| event.kv());
-    // No message ends within a revision: that comes of asking for fragments.
-    let delivered = changes.clone().map(KeyValue::mod_revision).max();
     let changes = changes.map(|kv| {
         let key = kv.key().strip_prefix(log.root.as_bytes());
         (
@@ -364,7 +330,7 @@ fn read(
             String::from_utf8_lossy(key.unwrap_or_default()),
         )
     });
-    log.append(begin, changes, delivered.or(progress), newest);
+    log.append(begin, changes, told(message, ordered), newest);
     Ok(())
 }
 

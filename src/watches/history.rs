@@ -14,11 +14,12 @@ use std::time::Duration;
 
 use super::frames;
 use super::storage;
-use crate::cluster::connector::{Connector, within};
+use crate::cluster::connector::Connector;
+use crate::cluster::etcd;
 use crate::cluster::source::SourceError;
 use crate::config::EtcdConfig;
 use crate::local::state::LocalState;
-use crate::log_throttle::{LogThrottle, chain};
+use crate::log_throttle::{LogThrottle, warn_new};
 use crate::request::info::{RequestInfo, Target, Verb, query_values};
 use crate::retry::jittered;
 
@@ -42,10 +43,8 @@ pub async fn run(mut connector: Connector, key: String, state: Arc<LocalState>) 
                     state.begins_at(revision, epoch);
                 }
                 Err(error) => {
-                    if throttle.should_log((), chain(&error)) {
-                        let error = &error as &dyn std::error::Error;
-                        tracing::warn!(error, "etcd's revision is not known, trying on");
-                    }
+                    let text = "etcd's revision is not known, trying on";
+                    warn_new!(throttle, (), &error, "{text}");
                     tokio::time::sleep(jittered(PAUSE)).await;
                 }
             }
@@ -55,12 +54,8 @@ pub async fn run(mut connector: Connector, key: String, state: Arc<LocalState>) 
     }
 }
 
-/// etcd's current revision, from a linearizable read. It is in the header of every response.
 async fn current(connector: &mut Connector, key: &str) -> Result<i64, SourceError> {
-    let mut client = connector.connect().await?;
-    let answer = within(client.get(key, None)).await?;
-    let header = answer.header().ok_or(SourceError::Timeout)?;
-    Ok(header.revision())
+    etcd::newest(&mut connector.connect().await?, key).await
 }
 
 /// The etcd revision after which a watch resumes; `None` for all other requests, and for resources in another etcd.

@@ -30,7 +30,7 @@ use std::sync::Arc;
 use tokio::task::JoinSet;
 
 use self::change_logs::ChangeLogs;
-use self::prover::{ApiServers, Prover};
+use self::prover::Prover;
 use self::stored_here::StoredHere;
 use crate::cluster::connector::Connector;
 use crate::cluster::keys::{EtcdKeys, Topic};
@@ -48,18 +48,18 @@ pub fn start(
     connector: &Connector,
     keys: &EtcdKeys,
     local: &Arc<LocalState>,
-    servers: ApiServers,
+    prover: Prover,
     control: &mut JoinSet<()>,
 ) -> WatchState {
     let (change_logs, opened) = ChangeLogs::new();
-    control.spawn(change_logs::run(connector.clone(), opened));
+    control.spawn(change_logs.run(connector.clone(), opened));
     let (stored_here, questions) = StoredHere::new();
     let stored_here = Arc::new(stored_here);
     control.spawn(stored_here::run(
         stored_here.clone(),
         questions,
         connector.clone(),
-        Prover(servers),
+        prover,
     ));
     control.spawn(history::run(
         // After the followers of topics and the publisher.

@@ -6,15 +6,16 @@
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::task::JoinSet;
 
-use super::prover::{AskServer, NoAnswer, Prover};
+use super::prover::{NoAnswer, Prover};
 use crate::cluster::connector::{Connector, SharedClient};
 use crate::kube::gvr::Gvr;
+use crate::net::lock;
 
 /// Most questions that are kept. Then all are forgotten.
 const MOST: usize = 4096;
@@ -104,14 +105,10 @@ impl StoredHere {
         (Self { known, questions }, receiver)
     }
 
-    fn known(&self) -> MutexGuard<'_, Known> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Asks, if nobody has asked this process or a later one. `None`: too much is being asked.
     pub fn ask(&self, question: Question) -> Option<Arc<Stored>> {
         let subject = (question.server, question.root.clone());
-        let mut known = self.known();
+        let mut known = lock(&self.known);
         if let Some(stored) = known.get(&subject)
             && stored.question.process >= question.process
         {
@@ -135,7 +132,7 @@ impl StoredHere {
         let (question, proof) = (&stored.question, stored.proof());
         tracing::debug!(server = %question.server, root = question.root, ?proof, "where a resource is stored");
         if proof.stored_here.is_none() {
-            self.known().retain(|_, known| !Arc::ptr_eq(known, stored));
+            lock(&self.known).retain(|_, known| !Arc::ptr_eq(known, stored));
         }
     }
 }
@@ -145,7 +142,7 @@ pub async fn run(
     stored_here: Arc<StoredHere>,
     mut questions: mpsc::Receiver<Arc<Stored>>,
     connector: Connector,
-    prover: Prover<impl AskServer>,
+    prover: Prover,
 ) {
     let asking = Arc::new(Asking {
         etcd: SharedClient::new(connector),
@@ -163,14 +160,14 @@ pub async fn run(
     }
 }
 
-struct Asking<S> {
+struct Asking {
     etcd: SharedClient,
     /// By whether the resource is custom, and whether it was asked for before.
     permits: [Semaphore; 4],
-    prover: Prover<S>,
+    prover: Prover,
 }
 
-impl<S: AskServer> Asking<S> {
+impl Asking {
     async fn ask(&self, stored: &Stored) {
         for attempt in 0..ATTEMPTS {
             let permits = 2 * usize::from(stored.question.custom) + usize::from(attempt > 0);
@@ -304,7 +301,7 @@ mod tests {
                 root,
                 ..question(1)
             });
-            assert!(stored_here.known().len() <= MOST);
+            assert!(lock(&stored_here.known).len() <= MOST);
         }
     }
 }

@@ -83,8 +83,8 @@ fn what_was_read_before_a_restore_counts_for_nothing() {
 async fn a_log_that_nobody_needs_ends() {
     let (logs, mut opened) = ChangeLogs::new();
     let log = logs.register(PODS, 7, 0).unwrap();
-    let filled = opened.opened.recv().await.unwrap();
-    let ends = unused(&opened.logs, &filled);
+    let filled = opened.recv().await.unwrap();
+    let ends = unused(&logs.logs, &filled);
     let mut ends = std::pin::pin!(ends);
     assert!(timeout(10 * UNUSED, ends.as_mut()).await.is_err());
     drop(log);
