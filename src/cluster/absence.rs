@@ -16,7 +16,6 @@ use super::connector::{Connector, Session};
 use super::etcd;
 use super::keys::{EtcdKeys, Topic};
 use super::source::{Listing, SourceError};
-use crate::config::{BareServersMode, Config};
 use crate::log_throttle::{LogThrottle, warn_new};
 
 /// The keys by which servers show themselves.
@@ -140,8 +139,6 @@ fn last_write(listing: &Listing, followed: i64) -> Result<i64, SourceError> {
 pub struct EtcdReader {
     etcd: Session,
     keys: EtcdKeys,
-    /// Bare servers do not count.
-    ignores_bare: bool,
 }
 
 impl NewestWrites for EtcdReader {
@@ -164,11 +161,10 @@ impl NewestWrites for EtcdReader {
 }
 
 impl EtcdReader {
-    pub fn new(config: &Config, connector: Connector, keys: EtcdKeys) -> Self {
+    pub fn new(connector: Connector, keys: EtcdKeys) -> Self {
         Self {
             etcd: Session::new(connector),
             keys,
-            ignores_bare: config.rerouting.bare_servers == BareServersMode::Ignore,
         }
     }
 
@@ -178,7 +174,8 @@ impl EtcdReader {
         topic: Topic,
         followed: i64,
     ) -> Result<i64, SourceError> {
-        if self.ignores_bare && topic.is_of_bare_servers() {
+        // It is not followed.
+        if followed == i64::MAX {
             return Ok(0);
         }
         match etcd::list(client.kv_client(), &self.keys.of(topic), true).await {

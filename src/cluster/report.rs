@@ -13,7 +13,7 @@ const NAMED: usize = 100;
 impl ClusterState {
     /// The report, as JSON.
     pub fn report(&self) -> Value {
-        let topics = self.by_topic().map(|(topic, progress)| {
+        let topics = self.topics.iter().map(|(topic, progress)| {
             json!({
                 "topic": topic.name(),
                 "revision": progress.revision,
@@ -50,7 +50,7 @@ impl ClusterState {
         let masters = self.masters.iter().take(NAMED);
         let facts = masters.map(|(_, at)| {
             let found = unexplained.iter().position(|it| it.ip() == at.value);
-            let said = found.map(|place| match self.asked.get(&unexplained[place]) {
+            let said = found.map(|index| match self.asked.get(&unexplained[index]) {
                 Some(asked) => match asked.failure {
                     None => "bare",
                     Some(NotRead::Unreadable) => "bare, its discovery cannot be read",
@@ -58,7 +58,7 @@ impl ClusterState {
                     Some(NotRead::Nobody) => "no apiserver answers",
                     Some(NotRead::Proxy) => "leads to a proxy",
                 },
-                None if place < MAX_ASKED => "not asked yet",
+                None if index < MAX_ASKED => "not asked yet",
                 None => "not asked, there are too many",
             });
             json!({"address": at.value, "withoutProxy": said})

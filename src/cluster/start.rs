@@ -10,7 +10,7 @@ use super::asking::UnproxiedReader;
 use super::catalog::{Catalog, CatalogInputs, OwnServer, Published};
 use super::connector::Connector;
 use super::etcd::EtcdSource;
-use super::keys::EtcdKeys;
+use super::keys::{EtcdKeys, Topic};
 use super::state::ClusterState;
 use super::watch::{Queued, follow, queue};
 use crate::client::{ClientMaker, MakerError};
@@ -45,8 +45,18 @@ pub fn start(
     local: watch::Receiver<LocalView>,
     control: &mut JoinSet<()>,
 ) -> Result<(), MakerError> {
-    let messages = follow_etcd(config, given, control);
-    let etcd = EtcdReader::new(config, given.connector.clone(), given.keys.clone());
+    let mut state = ClusterState::new(
+        given.own.endpoint,
+        config.identity.lease_namespaces.len(),
+        config.peer.lease_ttl,
+        config.rerouting.absent_server_grace,
+    );
+    if config.rerouting.bare_servers == BareServersMode::Ignore {
+        state.topics.remove(&Topic::MasterLeases);
+    }
+    let topics = state.topics.keys().copied();
+    let messages = follow_etcd(config, given, topics, control);
+    let etcd = EtcdReader::new(given.connector.clone(), given.keys.clone());
     let absence = given.published.absence.clone();
     control.spawn(async move { absence.serve(etcd).await });
     let candidates = watch::Sender::default();
@@ -59,13 +69,6 @@ pub fn start(
         answers_sender,
     )?;
     control.spawn(reader.run());
-    let mut state = ClusterState::new(
-        given.own.endpoint,
-        config.identity.lease_namespaces.len(),
-        config.peer.lease_ttl,
-        config.rerouting.absent_server_grace,
-    );
-    state.ignores_bare = config.rerouting.bare_servers == BareServersMode::Ignore;
     let catalog = Catalog {
         state,
         messages,
@@ -85,18 +88,14 @@ pub fn start(
 fn follow_etcd(
     config: &Config,
     given: &Foundation,
+    topics: impl Iterator<Item = Topic>,
     control: &mut JoinSet<()>,
 ) -> mpsc::Receiver<Queued> {
-    let keys = &given.keys;
     let (sink, messages) = queue(QUEUE);
     let log_throttle = Arc::default();
-    let ignored = config.rerouting.bare_servers == BareServersMode::Ignore;
-    for topic in keys.topics() {
-        if ignored && topic.is_of_bare_servers() {
-            continue;
-        }
-        let connector = given.connector.starting_at(topic.index());
-        let source = EtcdSource::new(connector, keys.of(topic), config.peer.lease_ttl);
+    for (number, topic) in topics.enumerate() {
+        let connector = given.connector.starting_at(number);
+        let source = EtcdSource::new(connector, given.keys.of(topic), config.peer.lease_ttl);
         control.spawn(follow(
             source,
             topic,

@@ -82,13 +82,11 @@ pub struct ClusterState {
     pub(super) asked: Asked,
     /// `rerouting.ignoredAddresses`: they lead to no server of their own.
     pub ignored_addresses: Arc<BTreeSet<IpAddr>>,
-    /// `rerouting.bareServers` is `Ignore`.
-    pub ignores_bare: bool,
     /// What etcd's role does not permit to read.
     pub(super) forbidden: BTreeSet<Topic>,
     pub(super) undecodables: Undecodables,
-    /// How far each topic is known, by [`Topic::index`].
-    pub(super) topics: Vec<TopicProgress>,
+    /// How far each topic that is followed is known.
+    pub(super) topics: BTreeMap<Topic, TopicProgress>,
     /// Watches that found that etcd was restored or replaced.
     pub restores: u64,
     /// All served sets, deduplicated.
@@ -118,6 +116,7 @@ impl ClusterState {
                 _ => Gap::of_watch(ttl),
             },
         };
+        let topics = Topic::all(namespaces);
         Self {
             own_endpoint: canonical(own_endpoint),
             servers: PrefixState::default(),
@@ -135,10 +134,9 @@ impl ClusterState {
             natives: BTreeMap::new(),
             asked: BTreeMap::new(),
             ignored_addresses: Arc::default(),
-            ignores_bare: false,
             forbidden: BTreeSet::new(),
             undecodables: Undecodables::default(),
-            topics: Topic::all(namespaces).map(progress).collect(),
+            topics: topics.map(|topic| (topic, progress(topic))).collect(),
             restores: 0,
             sets: Vec::new(),
             custom: CustomTracker::default(),
@@ -229,7 +227,7 @@ impl ClusterState {
 
     /// What an event says of how far its topic is known, whatever its value is.
     fn note_progress(&mut self, topic: Topic, event: &Event, now: Instant) {
-        let Some(progress) = self.topics.get_mut(topic.index()) else {
+        let Some(progress) = self.topics.get_mut(&topic) else {
             return;
         };
         progress.gap.note(now);
@@ -252,7 +250,7 @@ impl ClusterState {
                 if topic == Topic::Servers {
                     self.restored_through = i64::MAX;
                 }
-                if let Some(live) = self.topics.get_mut(Topic::Live.index()) {
+                if let Some(live) = self.topics.get_mut(&Topic::Live) {
                     live.gap.lost_keys(now);
                 }
             }
@@ -264,9 +262,8 @@ impl ClusterState {
     /// own watch, and the watches recover in any order: one may report a deletion while the gap is still open for another,
     /// or long after its end.
     fn counts_until(&self, topic: Topic, now: Instant) -> Option<Instant> {
-        let gap = |topic: Topic| self.topics.get(topic.index()).map(|it| &it.gap);
-        let own = gap(topic)?;
-        let recent = own.is_recent(now) || gap(Topic::Live)?.is_recent(now);
+        let own = &self.topics.get(&topic)?.gap;
+        let recent = own.is_recent(now) || self.topics.get(&Topic::Live)?.gap.is_recent(now);
         recent.then(|| own.counts_until(now))
     }
 
@@ -278,58 +275,42 @@ impl ClusterState {
 
     /// All identity leases; `None` until they were listed.
     pub fn named_leases(&self) -> Option<Vec<Arc<NamedLease>>> {
-        let mut leases = self.by_topic();
-        let listed = leases.all(|(topic, it)| it.lists > 0 || !matches!(topic, Topic::Leases(_)));
+        let mut topics = self.topics.iter();
+        let listed = topics.all(|(topic, it)| it.lists > 0 || !matches!(topic, Topic::Leases(_)));
         listed.then(|| self.leases.iter().cloned().collect())
-    }
-
-    pub(super) fn by_topic(&self) -> impl Iterator<Item = (Topic, &TopicProgress)> {
-        Topic::all(self.topics.len()).zip(&self.topics)
-    }
-
-    fn follows(&self, topic: Topic) -> bool {
-        let ignored = self.ignores_bare && topic.is_of_bare_servers();
-        !ignored && !self.forbidden.contains(&topic)
     }
 
     /// Everything that routes depend on was listed at least once.
     pub fn synced(&self) -> bool {
-        self.by_topic().all(|(topic, progress)| {
-            progress.lists > 0 || topic == Topic::HeaderNames || !self.follows(topic)
+        self.topics.iter().all(|(topic, progress)| {
+            progress.lists > 0 || *topic == Topic::HeaderNames || self.forbidden.contains(topic)
         })
     }
 
-    /// When the quietest topic had its last event; `None` while there is one that never had any.
-    fn heard(&self) -> Option<Instant> {
-        let followed = self.by_topic().filter(|(topic, _)| self.follows(*topic));
-        let heard = followed.map(|(_, progress)| progress.gap.heard);
-        // `None` is less than any.
-        heard.min().flatten()
-    }
-
-    /// Up to which revision the topics are known by which servers show themselves.
+    /// Up to which revision the topics are known by which servers show themselves; `i64::MAX`: it is not followed.
     pub fn followed(&self) -> Revisions {
-        let revision = |topic: Topic| {
-            let progress = self.topics.get(topic.index());
-            progress.map_or(0, |progress| progress.revision)
-        };
-        absence::TOPICS.map(revision)
+        let revision = |it: &TopicProgress| it.revision;
+        absence::TOPICS.map(|topic| self.topics.get(&topic).map_or(i64::MAX, revision))
     }
 
     /// The newest known revision.
     pub fn revision(&self) -> i64 {
-        let revisions = self.topics.iter().map(|progress| progress.revision);
+        let revisions = self.topics.values().map(|progress| progress.revision);
         revisions.max().unwrap_or(0)
     }
 
     /// `before`: what counts as heard while some topic never had an event.
     pub fn progress(&self, before: Instant) -> EtcdProgress {
+        let topics = self.topics.iter();
+        let permitted = topics.filter(|(topic, _)| !self.forbidden.contains(topic));
+        // `None` is less than any.
+        let heard = permitted.map(|(_, it)| it.gap.heard).min().flatten();
         EtcdProgress {
-            lists: self.topics.iter().map(|progress| progress.lists).sum(),
+            lists: self.topics.values().map(|progress| progress.lists).sum(),
             undecodable: self.undecodables.count,
             restores: self.restores,
             revision: self.revision(),
-            heard: self.heard().unwrap_or(before),
+            heard: heard.unwrap_or(before),
         }
     }
 

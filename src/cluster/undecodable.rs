@@ -45,8 +45,8 @@ impl Undecodables {
 
     /// The value of `key` that `revision` wrote is not taken in. Logged once a minute for each topic.
     pub fn add(&mut self, topic: Topic, key: &str, revision: i64, error: &dyn Display) {
-        let place = (topic, key.to_owned());
-        let known = self.named.get(&place);
+        let name = (topic, key.to_owned());
+        let known = self.named.get(&name);
         if known.is_some_and(|(before, _)| *before == revision) {
             return;
         }
@@ -63,7 +63,7 @@ impl Undecodables {
             );
         }
         if known.is_some() || self.named.len() < NAMED {
-            self.named.insert(place, (revision, error));
+            self.named.insert(name, (revision, error));
         }
     }
 

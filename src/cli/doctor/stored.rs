@@ -59,7 +59,7 @@ pub async fn check(config: &Config, client: &Client) -> (Vec<Finding>, Inventory
     let keys = EtcdKeys::new(&config.etcd.prefix, &config.identity.lease_namespaces);
     let ignored = config.rerouting.bare_servers == BareServersMode::Ignore;
     let topics = keys.topics();
-    let topics = topics.filter(|topic| !(ignored && topic.is_of_bare_servers()));
+    let topics = topics.filter(|topic| !(ignored && *topic == Topic::MasterLeases));
     let lists = topics.map(async |topic| (topic, list(client, topic, &keys.of(topic)).await));
     let writes = OURS.map(async |topic| (topic, try_to_write(client, &keys.of(topic)).await));
     let (lists, writes) = tokio::join!(join_all(lists), join_all(writes));
