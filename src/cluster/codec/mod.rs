@@ -8,7 +8,6 @@ mod endpoints;
 mod lease;
 mod storage_version;
 
-use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -86,23 +85,6 @@ impl Type {
     }
 }
 
-/// An object without its envelope; its type is checked.
-enum Body<'a> {
-    Protobuf(Vec<u8>),
-    Json(Cow<'a, [u8]>),
-}
-
-/// Decodes an object of this type.
-fn decode<T: Message + Default + DeserializeOwned>(
-    value: &[u8],
-    of: &Type,
-) -> Result<T, Undecodable> {
-    match open(value, of)? {
-        Body::Protobuf(raw) => T::decode(raw.as_slice()).map_err(|_| Undecodable::Protobuf),
-        Body::Json(raw) => Ok(json::read(&raw)?),
-    }
-}
-
 /// What is read of an object's metadata.
 #[derive(Message, Deserialize)]
 #[serde(default)]
@@ -118,12 +100,16 @@ struct Metadata {
     annotations: BTreeMap<String, String>,
 }
 
-fn open<'a>(value: &'a [u8], of: &Type) -> Result<Body<'a>, Undecodable> {
+/// Decodes an object of this type.
+fn decode<T: Message + Default + DeserializeOwned>(
+    value: &[u8],
+    of: &Type,
+) -> Result<T, Undecodable> {
     if value.starts_with(ENCRYPTED) {
         return Err(Undecodable::Encrypted);
     }
     if value.starts_with(b"{") {
-        return plain(Cow::Borrowed(value), of);
+        return plain(value, of);
     }
     let envelope = envelope::unwrap(value).map_err(|error| match error {
         EnvelopeError::Magic => Undecodable::NotKubernetes,
@@ -134,10 +120,9 @@ fn open<'a>(value: &'a [u8], of: &Type) -> Result<Body<'a>, Undecodable> {
     }
     let TypeMeta { api_version, kind } = envelope.type_meta.clone().unwrap_or_default();
     of.check(&api_version.unwrap_or_default(), &kind.unwrap_or_default())?;
-    let raw = envelope.raw.clone().unwrap_or_default();
     match envelope.content_type() {
-        "" | media_type::PROTOBUF => Ok(Body::Protobuf(raw)),
-        media_type::JSON => plain(Cow::Owned(raw), of),
+        "" | media_type::PROTOBUF => T::decode(envelope.raw()).map_err(|_| Undecodable::Protobuf),
+        media_type::JSON => plain(envelope.raw(), of),
         _ => Err(Undecodable::Field("contentType")),
     }
 }
@@ -149,10 +134,10 @@ struct JsonType {
     kind: Option<String>,
 }
 
-fn plain<'a>(raw: Cow<'a, [u8]>, of: &Type) -> Result<Body<'a>, Undecodable> {
-    let JsonType { api_version, kind } = json::read(&raw)?;
+fn plain<T: DeserializeOwned>(raw: &[u8], of: &Type) -> Result<T, Undecodable> {
+    let JsonType { api_version, kind } = json::read(raw)?;
     of.check(&api_version.unwrap_or_default(), &kind.unwrap_or_default())?;
-    Ok(Body::Json(raw))
+    Ok(json::read(raw)?)
 }
 
 const API_SERVICE: Type = Type("APIService", "apiregistration.k8s.io", &["v1", "v1beta1"]);
@@ -198,35 +183,37 @@ const DEFINITION: Type = Type(
     &["v1", "v1beta1"],
 );
 
-#[derive(Default, Deserialize)]
+// In both versions the fields that are read here have the same numbers.
+#[derive(Message, Deserialize)]
 #[serde(default)]
 struct CustomResourceDefinition {
+    #[prost(message, optional, tag = "2")]
     spec: Option<DefinitionSpec>,
 }
 
-#[derive(Default, Deserialize)]
+#[derive(Message, Deserialize)]
 #[serde(default)]
 struct DefinitionSpec {
     /// The only version, in objects of before Kubernetes 1.11.
-    version: Option<Box<str>>,
+    #[prost(string, optional, tag = "2")]
+    version: Option<String>,
+    #[prost(message, repeated, tag = "7")]
     #[serde(deserialize_with = "nullable")]
     versions: Vec<DefinitionVersion>,
 }
 
-#[derive(Deserialize)]
+#[derive(Message, Deserialize)]
 struct DefinitionVersion {
-    name: Box<str>,
+    #[prost(string, tag = "1")]
+    name: String,
+    #[prost(bool, tag = "2")]
     #[serde(default)]
     served: bool,
 }
 
-/// The versions that a stored CustomResourceDefinition serves. kube-apiserver stores it as JSON, whatever
-/// `--storage-media-type` says.
+/// The versions that a stored CustomResourceDefinition serves.
 pub fn served_versions(value: &[u8]) -> Result<Arc<[Box<str>]>, Undecodable> {
-    let Body::Json(raw) = open(value, &DEFINITION)? else {
-        return Err(Undecodable::NotKubernetes);
-    };
-    let stored: CustomResourceDefinition = json::read(&raw)?;
+    let stored: CustomResourceDefinition = decode(value, &DEFINITION)?;
     let spec = stored.spec.ok_or(Undecodable::Field("spec"))?;
     let DefinitionSpec { version, versions } = spec;
     if versions.len() > MOST_VERSIONS {
@@ -234,7 +221,8 @@ pub fn served_versions(value: &[u8]) -> Result<Arc<[Box<str>]>, Undecodable> {
     }
     let only = version.filter(|_| versions.is_empty());
     let served = versions.into_iter().filter(|version| version.served);
-    Ok(served.map(|version| version.name).chain(only).collect())
+    let names = served.map(|version| version.name).chain(only);
+    Ok(names.map(String::into_boxed_str).collect())
 }
 
 #[cfg(test)]
