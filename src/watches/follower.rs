@@ -46,11 +46,17 @@ pub struct Follower {
     pub frames: Frames,
     /// It was given up because too much was kept.
     over_budget: bool,
+    seen: Seen,
+    /// It goes on at another server, of which nothing was passed on yet: what came again so far, and what is to.
+    seam: Option<Box<(WatchPosition, WatchPosition)>>,
+}
+
+/// What has passed.
+#[derive(Debug, Clone, Hash)]
+struct Seen {
     position: Option<WatchPosition>,
     /// Of the delivered objects. Boxed, because most watches are silent.
     object_type: Option<Box<ObjectType>>,
-    /// It goes on at another server, of which nothing was passed on yet: what came again so far, and what is to.
-    seam: Option<Box<(WatchPosition, WatchPosition)>>,
 }
 
 impl Follower {
@@ -60,8 +66,10 @@ impl Follower {
         Self {
             frames: Frames::new(format),
             over_budget: false,
-            position: start.map(WatchPosition::all_of),
-            object_type: None,
+            seen: Seen {
+                position: start.map(WatchPosition::all_of),
+                object_type: None,
+            },
             seam: None,
         }
     }
@@ -75,30 +83,23 @@ impl Follower {
 
     /// Takes bytes of the response from `data`, and returns the next ones to pass on; `None`: all were taken.
     pub fn next(&mut self, data: &mut Bytes) -> Result<Option<Bytes>, NotContinued> {
-        let Self {
-            frames,
-            position,
-            object_type,
-            seam,
-            ..
-        } = self;
+        let (seen, seam) = (&mut self.seen, &mut self.seam);
         let hold = seam.is_some();
-        if hold && !frames.is_read() {
+        if hold && !self.frames.is_read() {
             return Err(NotContinued);
         }
-        frames.next(data, hold, |event| {
+        self.frames.next(data, hold, |event| {
             if let Some(of_seam) = seam {
                 let (again, wanted) = &mut **of_seam;
-                let Some(fate) = at_seam(again, *wanted, &event)? else {
-                    *seam = None;
-                    return Ok(follow(position, object_type, event));
-                };
-                if again == wanted && wanted.seen > 0 {
+                let fate = at_seam(again, *wanted, &event)?;
+                if fate.is_none() || again == wanted && wanted.seen > 0 {
                     *seam = None;
                 }
-                return Ok(fate);
+                if let Some(fate) = fate {
+                    return Ok(fate);
+                }
             }
-            Ok(follow(position, object_type, event))
+            Ok(seen.follow(event))
         })
     }
 
@@ -114,7 +115,7 @@ impl Follower {
     }
 
     pub fn position(&self) -> Option<WatchPosition> {
-        self.position.filter(|_| self.frames.is_read())
+        self.seen.position.filter(|_| self.frames.is_read())
     }
 
     /// Where another server can go on. `None`: that is not known, or a frame was passed on in part.
@@ -141,7 +142,7 @@ impl Follower {
     pub fn resumes(&mut self, at: ResumePoint) -> Self {
         let before = self.clone();
         self.frames.begin_again();
-        self.position = Some(at.position);
+        self.seen.position = Some(at.position);
         let again = WatchPosition {
             seen: 0,
             names: 0,
@@ -153,26 +154,24 @@ impl Follower {
 
     /// The type of the delivered objects.
     pub fn object_type(&self) -> Option<&ObjectType> {
-        let object_type = self.object_type.as_deref();
+        let object_type = self.seen.object_type.as_deref();
         object_type.filter(|_| self.frames.is_read())
     }
 }
 
-/// Follows a frame that passes.
-fn follow(
-    position: &mut Option<WatchPosition>,
-    object_type: &mut Option<Box<ObjectType>>,
-    event: Result<Event<'_>, UnknownFrame>,
-) -> FrameFate {
-    let Ok(Event::Object(event)) = event else {
-        return FrameFate::EndsReading;
-    };
-    let Ok(after) = event.position_after(*position) else {
-        return FrameFate::EndsReading;
-    };
-    *position = after;
-    event.note_type(object_type);
-    FrameFate::Passes
+impl Seen {
+    /// Follows a frame that passes.
+    fn follow(&mut self, event: Result<Event<'_>, UnknownFrame>) -> FrameFate {
+        let Ok(Event::Object(event)) = event else {
+            return FrameFate::EndsReading;
+        };
+        let Ok(after) = event.position_after(self.position) else {
+            return FrameFate::EndsReading;
+        };
+        self.position = after;
+        event.note_type(&mut self.object_type);
+        FrameFate::Passes
+    }
 }
 
 /// What becomes of a frame before anything has passed of another server's answer. `again`: what has come again of what the

@@ -44,7 +44,7 @@ metrics! {
         open: [IntGauge; 2] =
             gauges("kube_interop_proxy_watches", "bookmarks", ["false", "true"]),
         /// Watches that ended with a bookmark of the proxy's.
-        given: IntCounter = counter("kube_interop_proxy_last_bookmarks_total"),
+        pub given: IntCounter = counter("kube_interop_proxy_last_bookmarks_total"),
         /// Watches that ended without a bookmark although they had asked for some, by reason.
         withheld: [IntCounter; Withheld::ALL.len()] =
             counters("kube_interop_proxy_last_bookmarks_withheld_total", "reason", Withheld::ALL.map(Withheld::name)),
@@ -71,11 +71,6 @@ impl WatchMetrics {
     pub fn open(&self, followed: bool) -> Open<&IntGauge> {
         let [other, bookmarks] = &self.open;
         Open::new(if followed { bookmarks } else { other })
-    }
-
-    /// A watch ended with a final bookmark.
-    pub fn given(&self) {
-        self.given.inc();
     }
 
     /// A server has answered a watch from a revision with 410. `avoided`: another one serves it.

@@ -232,7 +232,7 @@ impl<'a> FinalBookmark<'a> {
         };
         let written = timeout(FRAME_TIMEOUT, down.write_body(frame, false)).await;
         match written {
-            Ok(written) => written.map(|()| metrics.given()),
+            Ok(written) => written.map(|()| metrics.given.inc()),
             // Part of the bookmark may be written: the stream cannot end cleanly.
             Err(_) => Error::e_explain(ErrorType::WriteTimedout, "the client takes no bookmark"),
         }

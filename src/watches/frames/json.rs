@@ -43,13 +43,7 @@ struct Object<'a> {
 #[derive(Deserialize)]
 struct Row<'a> {
     #[serde(borrow, default)]
-    object: Option<RowObject<'a>>,
-}
-
-#[derive(Deserialize)]
-struct RowObject<'a> {
-    #[serde(borrow)]
-    metadata: Metadata<'a>,
+    object: Option<Object<'a>>,
 }
 
 #[derive(Default, Deserialize)]

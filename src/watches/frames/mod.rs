@@ -192,13 +192,8 @@ impl FrameEnd {
 
     /// Takes bytes that are not read.
     fn skip(&mut self, format: FrameFormat, mut data: &[u8]) {
-        match (format, data.last()) {
-            (FrameFormat::Json, Some(last)) => self.begun = (*last != b'\n').into(),
-            _ => {
-                while let Some(end) = self.take(format, data) {
-                    data = data.get(end..).unwrap_or_default();
-                }
-            }
+        while let Some(end) = self.take(format, data) {
+            data = data.get(end..).unwrap_or_default();
         }
     }
 }

@@ -6,6 +6,7 @@ use std::borrow::Cow;
 
 use bytes::{Buf, Bytes};
 use k8s_pb::apimachinery::pkg::apis::meta::v1::Status;
+use k8s_pb::apimachinery::pkg::runtime::TypeMeta;
 use prost::Message;
 
 use super::{Event, ObjectEvent, ObjectType, UnknownFrame, kind, revision};
@@ -37,22 +38,13 @@ pub(super) struct RawExtension {
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct Envelope {
     #[prost(message, optional, tag = "1")]
-    pub(super) type_meta: Option<WireTypeMeta>,
+    pub(super) type_meta: Option<TypeMeta>,
     #[prost(bytes = "bytes", tag = "2")]
     pub(super) raw: Bytes,
     #[prost(string, tag = "3")]
     pub(super) content_encoding: String,
     #[prost(string, tag = "4")]
     pub(super) content_type: String,
-}
-
-/// `runtime.TypeMeta`.
-#[derive(Clone, PartialEq, Message)]
-pub(super) struct WireTypeMeta {
-    #[prost(string, tag = "1")]
-    pub(super) api_version: String,
-    #[prost(string, tag = "2")]
-    pub(super) kind: String,
 }
 
 /// The first field, which all objects have in common.
@@ -89,7 +81,7 @@ pub(super) fn read(frame: &Bytes) -> Result<Event<'static>, UnknownFrame> {
     let object_type = envelope.type_meta.ok_or(UnknownFrame)?;
     if event.kind == "ERROR" {
         let status: Status = decode(envelope.raw)?;
-        let code = status.code.filter(|_| object_type.kind == "Status");
+        let code = status.code.filter(|_| object_type.kind() == "Status");
         return Ok(Event::Error(code));
     }
     let object: PartialObjectMetadata = decode(envelope.raw)?;
@@ -98,8 +90,8 @@ pub(super) fn read(frame: &Bytes) -> Result<Event<'static>, UnknownFrame> {
         kind: kind(&event.kind)?,
         revision: revision(&metadata.resource_version).ok_or(UnknownFrame)?,
         name: Cow::Owned(metadata.name),
-        api_version: Cow::Owned(object_type.api_version),
-        object_kind: Cow::Owned(object_type.kind),
+        api_version: Cow::Owned(object_type.api_version.unwrap_or_default()),
+        object_kind: Cow::Owned(object_type.kind.unwrap_or_default()),
     }))
 }
 
@@ -116,7 +108,10 @@ pub(super) fn bookmark(object_type: &ObjectType, revision: i64) -> Option<Bytes>
         }),
     };
     let envelope = Envelope {
-        type_meta: Some(WireTypeMeta { api_version, kind }),
+        type_meta: Some(TypeMeta {
+            api_version: Some(api_version),
+            kind: Some(kind),
+        }),
         raw: object.encode_to_vec().into(),
         ..Default::default()
     };

@@ -1,7 +1,8 @@
+use k8s_pb::apimachinery::pkg::runtime::TypeMeta;
 use proptest::prelude::*;
 use prost::Message;
 
-use super::protobuf::{Envelope, WireTypeMeta};
+use super::protobuf::Envelope;
 use super::*;
 use crate::kube::envelope;
 
@@ -103,9 +104,9 @@ fn protobuf_frame(kind: &str, revision: i64, name: &str, data: &str) -> Vec<u8> 
 
 fn framed(kind: &str, object: &[u8]) -> Vec<u8> {
     let envelope = Envelope {
-        type_meta: Some(WireTypeMeta {
-            api_version: "v1".to_owned(),
-            kind: "ConfigMap".to_owned(),
+        type_meta: Some(TypeMeta {
+            api_version: Some("v1".to_owned()),
+            kind: Some("ConfigMap".to_owned()),
         }),
         raw: object.to_vec().into(),
         ..Envelope::default()
