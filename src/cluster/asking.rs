@@ -138,7 +138,7 @@ impl Asking {
             let custom = self.inputs.custom.borrow().clone().unwrap_or_default();
             let result = self.read(&custom).await;
             self.log(result.as_ref().err());
-            let (answer, pause) = self.judge(result);
+            let (answer, pause) = self.conclude(result);
             if let Some(answer) = answer
                 && let answer = (self.server.clone(), answer)
                 && self.inputs.answers.send(answer).await.is_err()
@@ -169,7 +169,10 @@ impl Asking {
     }
 
     /// What the result says, and the pause until the next read.
-    fn judge(&mut self, result: Result<NativePeer, ReadError>) -> (Option<BareAnswer>, Duration) {
+    fn conclude(
+        &mut self,
+        result: Result<NativePeer, ReadError>,
+    ) -> (Option<BareAnswer>, Duration) {
         let every = self.inputs.every;
         let Some(attempts) = &mut self.attempts else {
             return (result.ok().map(Ok), jittered(every));
@@ -180,7 +183,7 @@ impl Asking {
             false => self.reader.reconnect(),
         }
         attempts.has_record = self.inputs.candidates.borrow().get(&self.server) == Some(&true);
-        let answer = attempts.judge(result, Instant::now());
+        let answer = attempts.conclude(result, Instant::now());
         (answer, attempts.pause(every))
     }
 

@@ -276,7 +276,7 @@ mod tests {
     use crate::cluster::watch::{Message, queue};
 
     #[test]
-    fn each_server_that_stands_otherwise_is_news_once() {
+    fn each_change_of_a_servers_state_is_told_once() {
         let snapshot = |servers: Vec<Server>| Snapshot::new(true, servers, None, Arc::default());
         let (a, b, mut c) = (Server::peer("a"), Server::peer("b"), Server::peer("c"));
         c.target = false;

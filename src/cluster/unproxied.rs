@@ -138,7 +138,7 @@ impl Attempts {
     }
 
     /// `None`: nothing else than before.
-    pub(super) fn judge(
+    pub(super) fn conclude(
         &mut self,
         result: Result<NativePeer, ReadError>,
         now: Instant,
@@ -236,8 +236,8 @@ mod tests {
         Err(ClientError::Refused.into())
     }
 
-    fn judged(results: Vec<Result<NativePeer, ReadError>>) -> Vec<&'static str> {
-        judged_by(
+    fn concluded(results: Vec<Result<NativePeer, ReadError>>) -> Vec<&'static str> {
+        concluded_by(
             Attempts {
                 has_record: true,
                 ..Attempts::default()
@@ -246,13 +246,13 @@ mod tests {
         )
     }
 
-    fn judged_by(
+    fn concluded_by(
         mut attempts: Attempts,
         results: Vec<Result<NativePeer, ReadError>>,
     ) -> Vec<&'static str> {
         let mut names = Vec::new();
         for result in results {
-            names.push(match attempts.judge(result, Instant::now()) {
+            names.push(match attempts.conclude(result, Instant::now()) {
                 None => "-",
                 Some(Ok(_)) => "read",
                 Some(Err(NotRead::Unreadable)) => "unreadable",
@@ -268,10 +268,10 @@ mod tests {
     fn what_was_read_outlives_some_failures_and_no_refused_connection() {
         let results = vec![failed(), read(), failed(), failed(), failed(), failed()];
         let expected = ["unreadable", "read", "-", "-", "unreadable", "unreadable"];
-        assert_eq!(judged(results), expected);
+        assert_eq!(concluded(results), expected);
         let results = vec![read(), refused(), failed(), read(), failed()];
         assert_eq!(
-            judged(results),
+            concluded(results),
             ["read", "silent", "unreadable", "read", "-"]
         );
     }
@@ -290,17 +290,17 @@ mod tests {
             read(),
         ];
         let expected = ["proxy", "-", "-", "proxy", "-", "-", "-", "read"];
-        assert_eq!(judged(results), expected);
+        assert_eq!(concluded(results), expected);
         let results = vec![proxy(), refused(), failed(), read(), read(), read(), read()];
         let expected = ["proxy", "nobody", "-", "-", "-", "-", "read"];
-        assert_eq!(judged(results), expected);
+        assert_eq!(concluded(results), expected);
     }
 
     #[test]
     fn an_address_that_led_to_a_proxy_and_is_not_a_proxys_own_is_a_load_balancers() {
         let mut results = vec![Err(ReadError::Proxy)];
         results.extend((0..10).map(|_| read()));
-        let names = judged_by(Attempts::default(), results);
+        let names = concluded_by(Attempts::default(), results);
         assert_eq!(names[0], "proxy");
         assert!(names[1..].iter().all(|name| *name == "-"), "{names:?}");
     }
@@ -308,30 +308,30 @@ mod tests {
     #[test]
     fn who_has_answered_and_takes_too_long_is_there() {
         let slow = || Err(ClientError::Timeout(Duration::from_secs(5)).into());
-        assert_eq!(judged(vec![slow()]), ["silent"]);
+        assert_eq!(concluded(vec![slow()]), ["silent"]);
         let new = Attempts::new();
         let results = vec![failed(), read(), read(), read()];
         let expected = ["unreadable", "-", "-", "read"];
-        assert_eq!(judged_by(new, results), expected);
+        assert_eq!(concluded_by(new, results), expected);
         let busy = Attempts {
             answered: true,
             ..Attempts::default()
         };
         let results = vec![slow(), read(), slow(), slow(), slow()];
         let expected = ["unreadable", "read", "-", "-", "unreadable"];
-        assert_eq!(judged_by(busy, results), expected);
+        assert_eq!(concluded_by(busy, results), expected);
     }
 
     #[test]
     fn nobody_is_there_only_when_the_key_of_a_dead_one_would_have_ended() {
         let (mut attempts, start) = (Attempts::default(), Instant::now());
         for (seconds, nobody) in [(0, false), (14, false), (15, true), (60, true)] {
-            let answer = attempts.judge(refused(), start + Duration::from_secs(seconds));
+            let answer = attempts.conclude(refused(), start + Duration::from_secs(seconds));
             let found = matches!(answer, Some(Err(NotRead::Nobody)));
             assert_eq!(found, nobody, "{seconds}");
         }
-        attempts.judge(failed(), start);
-        let answer = attempts.judge(refused(), start + Duration::from_secs(60));
+        attempts.conclude(failed(), start);
+        let answer = attempts.conclude(refused(), start + Duration::from_secs(60));
         assert!(
             matches!(answer, Some(Err(NotRead::Silent))),
             "it answered meanwhile"
@@ -342,12 +342,12 @@ mod tests {
     fn while_nobody_answers_the_pauses_grow() {
         let (mut attempts, every) = (Attempts::default(), Duration::from_secs(10));
         for least in [500, 1000, 2000, 4000, 8000, 15_000, 15_000] {
-            attempts.judge(refused(), Instant::now());
+            attempts.conclude(refused(), Instant::now());
             let pause = attempts.pause(every);
             assert!(pause >= Duration::from_millis(least), "{pause:?}");
             assert!(pause <= BACKOFF.longest);
         }
-        attempts.judge(failed(), Instant::now());
+        attempts.conclude(failed(), Instant::now());
         assert!(attempts.pause(every) <= every);
     }
 }

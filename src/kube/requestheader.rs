@@ -75,19 +75,15 @@ impl PublishedNames {
                 let names: Vec<String> =
                     serde_json::from_str(text).map_err(|_| MalformedList(list))?;
                 for name in &names {
-                    published.insert(list, name);
+                    let name = name.trim().to_ascii_lowercase();
+                    let any_header = list == NameList::Extra && name.is_empty();
+                    if any_header || HeaderName::from_bytes(name.as_bytes()).is_ok() {
+                        published.keep((list, name));
+                    }
                 }
             }
         }
         Ok(published)
-    }
-
-    fn insert(&mut self, list: NameList, name: &str) {
-        let name = name.trim().to_ascii_lowercase();
-        let any_header = list == NameList::Extra && name.is_empty();
-        if any_header || HeaderName::from_bytes(name.as_bytes()).is_ok() {
-            self.keep((list, name));
-        }
     }
 
     fn keep(&mut self, name: (NameList, String)) {

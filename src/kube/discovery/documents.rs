@@ -89,16 +89,12 @@ pub fn resources(of: &GroupVersion, document: &[u8]) -> Result<Version, serde_js
                 ..Resource::default()
             });
         if subresource.is_empty() {
-            *known = Resource {
-                name: name.to_owned(),
-                response_kind: kind,
-                scope: scope.to_owned(),
-                singular_resource: read.singular_name,
-                verbs: read.verbs.items,
-                short_names: read.short_names,
-                categories: read.categories,
-                subresources: std::mem::take(&mut known.subresources),
-            };
+            known.response_kind = kind;
+            known.scope = scope.to_owned();
+            known.singular_resource = read.singular_name;
+            known.verbs = read.verbs.items;
+            known.short_names = read.short_names;
+            known.categories = read.categories;
         } else {
             known.subresources.push(Subresource {
                 name: subresource.to_owned(),
