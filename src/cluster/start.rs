@@ -77,7 +77,7 @@ pub fn start(
         local,
         ends,
         own: given.own.clone(),
-        ignored_addresses: given.settings.ignored_addresses(),
+        ignored_addresses: given.settings.changes(),
         published: given.published.clone(),
     };
     control.spawn(catalog.run());

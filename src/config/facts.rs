@@ -13,11 +13,6 @@ pub type EffectiveValues = BTreeMap<String, String>;
 /// Most problems whose line is looked up: each look-up reads the file again.
 const MAX_LOCATED: usize = 100;
 
-/// The value of a key.
-pub(super) trait Value: Debug + Clone + 'static {}
-
-impl<T: Debug + Clone + 'static> Value for T {}
-
 /// Problems are collected, never returned early: an operator sees all of them at once.
 #[derive(Debug, Default)]
 pub(super) struct Facts {
@@ -83,16 +78,17 @@ impl Facts {
 
     /// Adds a problem of `key`, `section.name`, which may be missing.
     fn add_to(&mut self, key: &str, kind: ProblemKind, message: impl Display) {
-        let known = self.read.iter().map(|(path, _)| path);
+        let mut known = self.read.iter().map(|(path, _)| path);
         let path = known.clone().find(|path| path.name == key).cloned();
-        let section = key.split('.').next().unwrap_or_default();
+        // Else where its section is, if that is there.
+        let section = key.split_once('.').map(|(section, _)| section);
+        let index = known.find_map(|path| {
+            let is_in = path.name.split_once('.').map(|(section, _)| section) == section;
+            path.indices.first().copied().filter(|_| is_in)
+        });
         let path = path.unwrap_or_else(|| KeyPath {
             name: key.to_owned(),
-            indices: known
-                .filter(|path| path.name.split('.').next() == Some(section))
-                .find_map(|path| path.indices.first().copied())
-                .into_iter()
-                .collect(),
+            indices: Vec::from_iter(index),
         });
         self.add(path, kind, message);
     }

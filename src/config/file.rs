@@ -21,19 +21,14 @@ pub(super) const MAX_BYTES: usize = 64 * 1024;
 const MAX_COST: usize = 4 * MAX_BYTES;
 
 /// Reads a file's text. Returns the first error only: YAML cannot be read beyond it.
-pub(super) fn parse(text: &str) -> Result<Node, Problem> {
+pub(super) fn parse(text: &str) -> Result<Node, Vec<Problem>> {
     if text.len() > MAX_BYTES {
         let message =
             format!("the file is larger than {MAX_BYTES} bytes: is it the configuration?");
         return Err(Problem::of_file(ProblemKind::Yaml, None, message));
     }
     let budget = Cell::new(MAX_COST);
-    let builder = TreeBuilder {
-        budget: &budget,
-        stop: None,
-    };
-    let read = builder.deserialize(serde_yaml::Deserializer::from_str(text));
-    read.map_err(|error| {
+    build(text, &budget, None).map_err(|error| {
         let line = error.location().map(|location| location.line());
         let message = match budget.get() {
             0 => "too large with its aliases (*name) filled in: write the values out".to_owned(),
@@ -48,12 +43,17 @@ pub(super) fn parse(text: &str) -> Result<Node, Problem> {
 /// serde_yaml reports positions in errors only. So this reads the file, which could be read before, again, and fails on
 /// purpose at the key: exact for every style of YAML, and costs one pass over a small file for each problem.
 pub(super) fn line_of(text: &str, indices: &[usize]) -> Option<usize> {
-    let builder = TreeBuilder {
-        budget: &Cell::new(MAX_COST),
-        stop: Some(indices).filter(|indices| !indices.is_empty()),
-    };
-    let error = builder.deserialize(serde_yaml::Deserializer::from_str(text));
-    Some(error.err()?.location()?.line())
+    let stop = Some(indices).filter(|indices| !indices.is_empty());
+    let error = build(text, &Cell::new(MAX_COST), stop).err()?;
+    Some(error.location()?.line())
+}
+
+fn build(
+    text: &str,
+    budget: &Cell<usize>,
+    stop: Option<&[usize]>,
+) -> Result<Node, serde_yaml::Error> {
+    TreeBuilder { budget, stop }.deserialize(serde_yaml::Deserializer::from_str(text))
 }
 
 /// Builds a [`Node`] until the budget is used up.

@@ -35,7 +35,7 @@ pub use facts::EffectiveValues;
 pub(crate) use files::SHARED_AUTHORITY;
 pub use problem::{Problem, ProblemKind};
 pub use sections::*;
-pub(crate) use tree::escaped;
+pub(crate) use tree::{escaped, joined, shortened};
 pub(crate) use values::{has_cipher_suite, is_host_and_port};
 
 /// A configuration with what is needed to notice that its file has changed.
@@ -51,46 +51,36 @@ pub struct LoadedConfig {
 ///
 /// Relative paths start from the directory of the file. Problems are in the order of the file.
 pub fn load(path: &Path) -> Result<LoadedConfig, Vec<Problem>> {
-    load_with(path, files::check)
+    validate::config(path, read(path)?, files::check)
 }
 
 /// Like [`load`], but an expired or not yet valid certificate of the proxy is a problem, too.
 pub fn check(path: &Path) -> Result<Config, Vec<Problem>> {
-    load_with(path, files::check_all).map(|loaded| loaded.config)
+    check_text(path, read(path)?)
+}
+
+/// Like [`check`], for what the file at `path` is to contain.
+pub fn check_text(path: &Path, text: String) -> Result<Config, Vec<Problem>> {
+    validate::config(path, text, files::check_all).map(|loaded| loaded.config)
 }
 
 /// Like [`load`], but does not read the files that the configuration names.
 pub fn load_without_files(path: &Path) -> Result<Config, Vec<Problem>> {
-    load_with(path, |_| {}).map(|loaded| loaded.config)
-}
-
-fn load_with(path: &Path, check: fn(&mut facts::Facts)) -> Result<LoadedConfig, Vec<Problem>> {
-    let text = read(path).map_err(|problem| vec![problem])?;
-    let (config, values) = validate::config(&text, base(path), check)?;
-    Ok(LoadedConfig {
-        config,
-        values,
-        text,
-    })
+    parse_at(path, read(path)?).map(|loaded| loaded.config)
 }
 
 /// Reads a configuration from text; does not read the files that it names.
 pub fn parse(text: &str) -> Result<Config, Vec<Problem>> {
-    parse_at(Path::new(""), text).map(|(config, _)| config)
+    parse_at(Path::new(""), text.to_owned()).map(|loaded| loaded.config)
 }
 
 /// Parses the contents of the file at `path`.
-pub(crate) fn parse_at(path: &Path, text: &str) -> Result<(Config, EffectiveValues), Vec<Problem>> {
-    validate::config(text, base(path), |_| {})
-}
-
-/// Relative paths start there.
-fn base(path: &Path) -> &Path {
-    path.parent().unwrap_or(Path::new(""))
+pub(crate) fn parse_at(path: &Path, text: String) -> Result<LoadedConfig, Vec<Problem>> {
+    validate::config(path, text, |_| {})
 }
 
 /// The contents of a configuration file.
-fn read(path: &Path) -> Result<String, Problem> {
+fn read(path: &Path) -> Result<String, Vec<Problem>> {
     let mut bytes = Vec::new();
     // One byte more than allowed, so that `file::parse` can reject a file that is too large.
     let limit = file::MAX_BYTES as u64 + 1;
@@ -100,14 +90,14 @@ fn read(path: &Path) -> Result<String, Problem> {
 }
 
 /// Reads the file while the proxy runs: it must not be a pipe, which would be waited for.
-pub(crate) fn read_again(path: &Path) -> Result<String, Problem> {
+pub(crate) fn read_again(path: &Path) -> Result<String, Vec<Problem>> {
     match std::fs::metadata(path) {
         Ok(found) if !found.is_file() => Err(file_problem(path, "is not a file")),
         _ => read(path),
     }
 }
 
-fn file_problem(path: &Path, message: &str) -> Problem {
+fn file_problem(path: &Path, message: &str) -> Vec<Problem> {
     let message = format!("{}: {message}", path.display());
     Problem::of_file(ProblemKind::File, None, message)
 }

@@ -50,14 +50,18 @@ impl ProblemKind {
 }
 
 impl Problem {
-    /// A problem of the whole file.
-    pub(super) fn of_file(kind: ProblemKind, line: Option<usize>, message: impl Display) -> Self {
-        Self {
+    /// The one problem of a file of which nothing else can be said.
+    pub(super) fn of_file(
+        kind: ProblemKind,
+        line: Option<usize>,
+        message: impl Display,
+    ) -> Vec<Self> {
+        vec![Self {
             kind,
             key: String::new(),
             line,
             message: one_line(message),
-        }
+        }]
     }
 }
 

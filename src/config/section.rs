@@ -3,9 +3,10 @@
 //! The caller names each key once, with its default and the function that parses its value; all other keys are unknown.
 //! `None` from any of these methods means that a problem was noted, never that a key is missing.
 
+use std::fmt::Debug;
 use std::path::{Path, PathBuf};
 
-use super::facts::{Facts, Value};
+use super::facts::Facts;
 use super::problem::ProblemKind;
 #[cfg(test)]
 use super::tests::survey;
@@ -61,7 +62,7 @@ impl<'n> Section<'n, '_> {
     }
 
     /// The value of an optional key. `Some(None)`: it was left out.
-    pub(super) fn optional<T: Value>(
+    pub(super) fn optional<T: Debug + Clone + 'static>(
         &mut self,
         key: &'static str,
         parse: impl FnOnce(&'n Node) -> Result<T, String>,
@@ -74,7 +75,7 @@ impl<'n> Section<'n, '_> {
     }
 
     /// The value of a required key.
-    pub(super) fn required<T: Value>(
+    pub(super) fn required<T: Debug + Clone + 'static>(
         &mut self,
         key: &'static str,
         parse: impl FnOnce(&'n Node) -> Result<T, String>,
@@ -90,7 +91,7 @@ impl<'n> Section<'n, '_> {
     }
 
     /// The value of a key, or its default.
-    pub(super) fn or<T: Value>(
+    pub(super) fn or<T: Debug + Clone + 'static>(
         &mut self,
         key: &'static str,
         default: impl Into<Node>,
@@ -116,7 +117,7 @@ impl<'n> Section<'n, '_> {
     }
 
     /// The items of a list, or of its default. Items must be unique.
-    pub(super) fn list<T: Value + PartialEq>(
+    pub(super) fn list<T: Debug + Clone + PartialEq + 'static>(
         &mut self,
         key: &'static str,
         default: &[&str],

@@ -98,7 +98,7 @@ sections! {
         /// Headers in which peers and this proxy assert users.
         pub request_headers: RequestHeaders = RequestHeaders::read(s);
         /// Share of short HTTP/2 requests whose connection ends with them; at most 0.02. Default 0.
-        pub goaway_chance: f64 = s.or("goawayChance", 0u32, values::share(MAX_GOAWAY_CHANCE));
+        pub goaway_chance: f64 = s.or("goawayChance", 0u32, values::numeric("a number", 0.0..=MAX_GOAWAY_CHANCE));
         /// Further serving certificates, for clients that ask for one of their names. Default none.
         pub sni_certificates: Vec<SniCertificate> = s.mappings("sniCertificates", SniCertificate::read);
         pub min_tls_version: MinTlsVersion = s.or("minTLSVersion", "VersionTLS12", values::choice(MinTlsVersion::NAMES));

@@ -113,7 +113,7 @@ impl Settings {
 #[derive(Debug)]
 pub struct SharedSettings {
     current: ArcSwap<Settings>,
-    changed: watch::Sender<()>,
+    /// `rerouting.ignoredAddresses`
     ignored_addresses: watch::Sender<Arc<BTreeSet<IpAddr>>>,
 }
 
@@ -121,7 +121,6 @@ impl SharedSettings {
     pub fn new(config: &Config) -> Self {
         Self {
             current: ArcSwap::from_pointee(Settings::of(config)),
-            changed: watch::Sender::new(()),
             ignored_addresses: watch::Sender::new(ignored_addresses(config)),
         }
     }
@@ -133,19 +132,13 @@ impl SharedSettings {
 
     pub(crate) fn store(&self, config: &Config) {
         self.current.store(Settings::of(config).into());
-        self.changed.send_replace(());
-        self.ignored_addresses
-            .send_replace(ignored_addresses(config));
+        let ignored = ignored_addresses(config);
+        self.ignored_addresses.send_replace(ignored);
     }
 
-    /// `rerouting.ignoredAddresses`
-    pub fn ignored_addresses(&self) -> watch::Receiver<Arc<BTreeSet<IpAddr>>> {
+    /// Notified after each change of any setting; has `rerouting.ignoredAddresses`.
+    pub fn changes(&self) -> watch::Receiver<Arc<BTreeSet<IpAddr>>> {
         self.ignored_addresses.subscribe()
-    }
-
-    /// Notified after each change.
-    pub fn changes(&self) -> watch::Receiver<()> {
-        self.changed.subscribe()
     }
 }
 

@@ -77,7 +77,7 @@ pub(super) struct KeyPath {
 impl KeyPath {
     /// The key `name` below this one. `index`: among the mapping's entries, if it is there.
     pub(super) fn key(&self, name: &str, index: Option<usize>) -> Self {
-        let name = one_line(shortened(name));
+        let name = one_line(shortened(name, QUOTED_CHARS));
         let name = match self.name.is_empty() {
             true => name,
             false => format!("{}.{name}", self.name),
@@ -98,14 +98,21 @@ impl KeyPath {
 
 /// Text from the file in quotes, shortened.
 pub(super) fn quoted(text: &str) -> String {
-    format!("{:?}", shortened(text))
+    format!("{:?}", shortened(text, QUOTED_CHARS))
 }
 
-fn shortened(text: &str) -> String {
-    match text.char_indices().nth(QUOTED_CHARS) {
+/// No more than so many characters of the text.
+pub(crate) fn shortened(text: &str, chars: usize) -> String {
+    match text.char_indices().nth(chars) {
         None => text.to_owned(),
         Some((end, _)) => format!("{}…", &text[..end]),
     }
+}
+
+/// Texts with something between them.
+pub(crate) fn joined<T: Display>(texts: impl IntoIterator<Item = T>, between: &str) -> String {
+    let texts: Vec<_> = texts.into_iter().map(|text| text.to_string()).collect();
+    texts.join(between)
 }
 
 /// Escapes control characters and line separators.

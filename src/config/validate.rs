@@ -4,12 +4,12 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use super::facts::{EffectiveValues, Facts};
+use super::facts::Facts;
 use super::files::{PEERS_CA, SHARED_AUTHORITY, USERS_CA, any_peer};
 use super::problem::{Problem, ProblemKind};
 use super::section::visit;
 use super::tree::{KeyPath, Node};
-use super::{Config, PublishLease, file, headers, values};
+use super::{Config, LoadedConfig, PublishLease, file, headers, values};
 
 const API_VERSION: &str = "kube-interop-proxy/v1alpha1";
 const KIND: &str = "ProxyConfiguration";
@@ -26,18 +26,20 @@ const RENEW: &str = "identity.renewInterval";
 
 /// `check_files` gets the files that the configuration names.
 pub(super) fn config(
-    text: &str,
-    base: &Path,
+    path: &Path,
+    text: String,
     check_files: impl FnOnce(&mut Facts),
-) -> Result<(Config, EffectiveValues), Vec<Problem>> {
-    let root = file::parse(text).map_err(|problem| vec![problem])?;
+) -> Result<LoadedConfig, Vec<Problem>> {
+    let root = file::parse(&text)?;
     if root == Node::Null {
         let message = "the file is empty; config.example.yaml is a complete one to start from";
-        return Err(vec![Problem::of_file(ProblemKind::Yaml, None, message)]);
+        return Err(Problem::of_file(ProblemKind::Yaml, None, message));
     }
     let mut facts = Facts::default();
-    let path = KeyPath::default();
-    let config = visit(path, Some(&root), false, base, &mut facts, |root| {
+    // Relative paths start there.
+    let base = path.parent().unwrap_or(Path::new(""));
+    let root_path = KeyPath::default();
+    let config = visit(root_path, Some(&root), false, base, &mut facts, |root| {
         let api_version = root.required("apiVersion", values::exactly(API_VERSION));
         let kind = root.required("kind", values::exactly(KIND));
         let config = Config::read(root);
@@ -50,9 +52,13 @@ pub(super) fn config(
     headers::check_collisions(&mut facts);
     check_files(&mut facts);
     let values = std::mem::take(&mut facts.values);
-    let problems = facts.into_problems(|indices| file::line_of(text, indices));
+    let problems = facts.into_problems(|indices| file::line_of(&text, indices));
     match config {
-        Some(config) if problems.is_empty() => Ok((config, values)),
+        Some(config) if problems.is_empty() => Ok(LoadedConfig {
+            config,
+            values,
+            text,
+        }),
         _ => Err(problems),
     }
 }
@@ -77,24 +83,16 @@ const ADDRESSES: [&str; 5] = [SERVING, API_SERVER, ADMIN, SECURE_ADMIN, ADDITION
 fn check_addresses(facts: &mut Facts) {
     let mut same = Vec::new();
     for (index, key) in ADDRESSES.iter().enumerate() {
-        let peer = [PEER].iter().filter(|_| *key == API_SERVER);
-        let others: Vec<&&str> = ADDRESSES.iter().take(index).chain(peer).collect();
-        for (path, address) in facts
-            .each::<SocketAddr>(key)
-            .filter(|(_, it)| it.port() != 0)
-        {
-            let others = others
-                .iter()
-                .filter(|other| facts.get(other) == Some(address));
-            same.extend(others.map(|other| (path.clone(), **other)));
+        let peer = [PEER].into_iter().filter(|_| *key == API_SERVER);
+        for other in ADDRESSES.into_iter().take(index).chain(peer) {
+            let addresses = facts.each::<SocketAddr>(key);
+            let equal = addresses.filter(|(_, it)| it.port() != 0 && facts.get(other) == Some(*it));
+            same.extend(equal.map(|(path, _)| (path.clone(), other)));
         }
     }
     for (path, other) in same {
-        facts.add(
-            path,
-            ProblemKind::Contradiction,
-            format!("is the same as {other}; each needs an address of its own"),
-        );
+        let message = format!("is the same as {other}; each needs an address of its own");
+        facts.add(path, ProblemKind::Contradiction, message);
     }
 }
 
@@ -126,15 +124,14 @@ fn check_etcd(facts: &mut Facts) {
 
 fn check_lease(facts: &mut Facts) {
     let publish = facts.get::<PublishLease>("identity.publishLease");
-    if publish.is_some_and(|publish| *publish != PublishLease::Never) && facts.is_empty(NAMESPACES)
-    {
+    let publishes = publish.is_some_and(|publish| *publish != PublishLease::Never);
+    if publishes && facts.is_empty(NAMESPACES) {
         let message = "must not be empty: the first is where the Lease is kept";
         facts.missing(NAMESPACES, message);
     }
     let interval = facts.get::<Duration>(RENEW);
     let duration = facts.get::<Duration>("identity.leaseDuration");
-    let both = interval.zip(duration);
-    if both.is_some_and(|(interval, duration)| interval >= duration) {
+    if duration.is_some() && interval >= duration {
         facts.contradiction(RENEW, "must be shorter than leaseDuration");
     }
 }

@@ -15,7 +15,7 @@ use rustls::pki_types::ServerName;
 
 use super::SniName;
 use super::duration;
-use super::tree::{Node, quoted};
+use super::tree::{Node, joined, quoted};
 
 /// Longest duration: a year, so that sums with times cannot overflow.
 const MAX_DURATION: Duration = Duration::from_secs(365 * 24 * 3600);
@@ -67,7 +67,7 @@ pub(super) fn refused<T>(node: &Node, why: &str) -> Result<T, String> {
 }
 
 /// A number in the range; `kind` is for the message.
-fn numeric<T: FromStr + PartialOrd + Display>(
+pub(super) fn numeric<T: FromStr + PartialOrd + Display>(
     kind: &str,
     range: RangeInclusive<T>,
 ) -> impl Fn(&Node) -> Result<T, String> {
@@ -92,24 +92,17 @@ pub(super) fn number(range: RangeInclusive<u32>) -> impl Fn(&Node) -> Result<u32
     numeric("a whole number", range)
 }
 
-/// A number from 0 to `max`.
-pub(super) fn share(max: f64) -> impl Fn(&Node) -> Result<f64, String> {
-    numeric("a number", 0.0..=max)
-}
-
 pub(super) fn exactly(wanted: &str) -> impl Fn(&Node) -> Result<(), String> {
     move |node| checked(node, wanted, |found| found == wanted).map(drop)
 }
 
 /// One of several names.
 pub(super) fn choice<T: Copy>(choices: &[(&str, T)]) -> impl Fn(&Node) -> Result<T, String> {
-    let names: Vec<&str> = choices.iter().map(|(name, _)| *name).collect();
-    let expected = format!("one of {}", names.join(", "));
+    let names = joined(choices.iter().map(|(name, _)| name), ", ");
+    let named = |found: &str| choices.iter().find(|(name, _)| *name == found);
     move |node| {
-        read(node, &expected, |found| {
-            let chosen = choices.iter().find(|(name, _)| *name == found);
-            chosen.map(|(_, value)| *value)
-        })
+        let chosen = read(node, &format!("one of {names}"), named)?;
+        Ok(chosen.1)
     }
 }
 
@@ -143,15 +136,12 @@ pub(super) fn address(node: &Node) -> Result<SocketAddr, String> {
     let mut address = parsed::<SocketAddr>(node, EXPECTED)?;
     let (written, ip) = (address.ip(), address.ip().to_canonical());
     address.set_ip(ip);
-    match ip {
-        _ if ip.is_unspecified() => Err(format!(
-            "{written} stands for every address; name one address of this host"
-        )),
-        _ if ip.is_multicast() || ip == Ipv4Addr::BROADCAST => {
-            Err(format!("{written} is no address of one host"))
-        }
-        _ => Ok(address),
-    }
+    let why = match ip {
+        _ if ip.is_unspecified() => "stands for every address; name one address of this host",
+        _ if ip.is_multicast() || ip == Ipv4Addr::BROADCAST => "is no address of one host",
+        _ => return Ok(address),
+    };
+    Err(format!("{written} {why}"))
 }
 
 /// `IP:port` that can be connected to.
@@ -164,11 +154,12 @@ pub(super) fn destination(node: &Node) -> Result<SocketAddr, String> {
 
 /// `IP:port` that only this host can reach.
 pub(super) fn loopback(node: &Node) -> Result<SocketAddr, String> {
-    let address = address(node)?;
-    let ip = address.ip();
-    match ip.is_loopback() {
-        true => Ok(address),
-        false => Err(format!("{ip} is not a loopback address such as 127.0.0.1")),
+    match address(node)? {
+        address if address.ip().is_loopback() => Ok(address),
+        other => Err(format!(
+            "{} is not a loopback address such as 127.0.0.1",
+            other.ip()
+        )),
     }
 }
 
@@ -270,7 +261,7 @@ pub(super) fn key_prefix(node: &Node) -> Result<String, String> {
         parts.is_some_and(|parts| parts.split('/').all(is_part))
     };
     let found = checked(node, "a key prefix such as /registry", is_prefix)?;
-    match found == OWN_KEYS || found.starts_with(&format!("{OWN_KEYS}/")) {
+    match Path::new(&found).starts_with(OWN_KEYS) {
         true => refused(node, "is where this program keeps its own keys"),
         false => Ok(found),
     }
@@ -288,19 +279,17 @@ fn suites() -> BTreeMap<String, CipherSuite> {
 
 /// A name of `--tls-cipher-suites`.
 pub(super) fn cipher_suite(node: &Node) -> Result<CipherSuite, String> {
-    let names: Vec<_> = suites().into_keys().collect();
-    read(node, &format!("one of {}", names.join(", ")), suite_named)
+    let names = joined(suites().keys(), ", ");
+    read(node, &format!("one of {names}"), suite_named)
 }
 
 /// Go has those that end with `_POLY1305_SHA256` without `_SHA256` as well.
 fn suite_named(found: &str) -> Option<CipherSuite> {
-    let suites = suites();
-    let newer = || {
-        suites
-            .get(&format!("{found}_SHA256"))
-            .filter(|_| found.ends_with("_POLY1305"))
+    let name = match found.ends_with("_POLY1305") {
+        true => &format!("{found}_SHA256"),
+        false => found,
     };
-    suites.get(found).or_else(newer).copied()
+    suites().get(name).copied()
 }
 
 /// Whether rustls has the suite with this name of `--tls-cipher-suites`.

@@ -10,7 +10,6 @@
 
 pub mod metrics;
 
-use std::fmt::Display;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,7 +22,7 @@ use metrics::ReloadMetrics;
 
 use crate::config::contents::{Check, Contents};
 use crate::config::settings::{SharedSettings, changes, is_reloaded};
-use crate::config::{self, Config, EffectiveValues, LoadedConfig, Problem};
+use crate::config::{self, EffectiveValues, LoadedConfig, Problem, joined};
 
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// Problems that are named in the log and on the status page.
@@ -70,7 +69,7 @@ pub fn start(
 
 struct Reloader {
     path: PathBuf,
-    contents: Contents<Result<String, Problem>>,
+    contents: Contents<Result<String, Vec<Problem>>>,
     /// Why the contents cannot be used.
     problems: Vec<Problem>,
     started_with: EffectiveValues,
@@ -99,13 +98,10 @@ impl Reloader {
     /// Returns whether the result is still open. `asked`: it is to be logged also if there is nothing new.
     fn check(&mut self, asked: bool) -> bool {
         let found = config::read_again(&self.path);
-        let parse = |found: &Result<String, Problem>| match found {
-            Ok(text) => config::parse_at(&self.path, text),
-            Err(problem) => Err(vec![problem.clone()]),
-        };
+        let parse = |found: &Result<String, _>| config::parse_at(&self.path, found.clone()?);
         match self.contents.check(found, parse) {
             Check::Settling => return true,
-            Check::New((config, values)) => self.apply(&config, values),
+            Check::New(loaded) => self.apply(loaded),
             Check::Failed(problems) => {
                 self.metrics.failed();
                 self.problems = problems;
@@ -122,30 +118,29 @@ impl Reloader {
         false
     }
 
-    fn apply(&mut self, config: &Config, values: EffectiveValues) {
-        self.settings.store(config);
+    fn apply(&mut self, loaded: LoadedConfig) {
+        let LoadedConfig { config, values, .. } = loaded;
+        self.settings.store(&config);
         if let Some(set) = &self.log_filter {
             set(&config.logging.filter);
         }
         let changed = changes(&self.values, &values);
         let changed = changed.iter().filter(|(key, _)| is_reloaded(key));
-        let changed = joined(changed.map(|(key, change)| match (*key, &self.log_filter) {
+        let changed = changed.map(|(key, change)| match (*key, &self.log_filter) {
             (FILTER, None) => format!("{change} (RUST_LOG is set and counts instead)"),
             _ => change.clone(),
-        }));
-        let waiting = changes(&self.started_with, &values).into_iter();
-        let waiting = waiting.filter(|(key, _)| !is_reloaded(key));
-        let waiting: Vec<String> = waiting.map(|(_, change)| change).collect();
-        match waiting.is_empty() {
-            true => tracing::info!(changed, "the configuration file was read again"),
-            false => {
-                let needs_restart = joined(&waiting);
-                tracing::warn!(
-                    changed,
-                    needs_restart,
-                    "the configuration file was read again, some keys take effect at the next start"
-                );
-            }
+        });
+        let changed = joined(changed, "; ");
+        let mut waiting = changes(&self.started_with, &values);
+        waiting.retain(|(key, _)| !is_reloaded(key));
+        let waiting: Vec<String> = waiting.into_iter().map(|(_, change)| change).collect();
+        match waiting.join("; ").as_str() {
+            "" => tracing::info!(changed, "the configuration file was read again"),
+            needs_restart => tracing::warn!(
+                changed,
+                needs_restart,
+                "the configuration file was read again, some keys take effect at the next start"
+            ),
         }
         self.metrics.applied();
         self.metrics.in_use(&values, waiting);
@@ -158,16 +153,11 @@ impl Reloader {
         if self.problems.len() > NAMED_PROBLEMS {
             named.push(format!("and {} more", self.problems.len() - NAMED_PROBLEMS));
         }
-        let problems = joined(&named);
+        let problems = named.join("; ");
         tracing::error!(
             problems,
             "the configuration file cannot be used, what was before stays in use"
         );
         self.metrics.broken(named);
     }
-}
-
-fn joined(texts: impl IntoIterator<Item = impl Display>) -> String {
-    let texts: Vec<String> = texts.into_iter().map(|text| text.to_string()).collect();
-    texts.join("; ")
 }

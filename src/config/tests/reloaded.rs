@@ -4,12 +4,12 @@ use super::super::settings::{self, Settings, is_reloaded};
 use super::survey::keys;
 use super::*;
 
-fn read(text: &str) -> (Config, EffectiveValues) {
-    parse_at(Path::new("/etc/proxy.yaml"), text).unwrap()
+fn read(text: &str) -> LoadedConfig {
+    parse_at(Path::new("/etc/proxy.yaml"), text.to_owned()).unwrap()
 }
 
 fn changes(before: &str, now: &str) -> Vec<String> {
-    let (before, now) = (read(before).1, read(now).1);
+    let (before, now) = (read(before).values, read(now).values);
     let changes = settings::changes(&before, &now).into_iter();
     changes.map(|(_, change)| change).collect()
 }
@@ -41,11 +41,11 @@ fn the_keys_that_are_read_again_change_the_settings_and_others_do_not() {
     let reloaded: Vec<_> = reloaded.iter().filter(|key| is_reloaded(key)).collect();
     let others: Vec<_> = OTHERS.iter().map(|(key, _)| *key).collect();
     assert_eq!(reloaded, others);
-    let (config, _) = read(MINIMAL);
+    let config = read(MINIMAL).config;
     for (key, value) in OTHERS {
         let (section, name) = key.split_once('.').unwrap();
         let text = minimal_and(&format!("{section}:\n  {name}: {value}"));
-        let (other, _) = read(&text);
+        let other = read(&text).config;
         let differs = Settings::of(&other) != Settings::of(&config);
         let not_of_requests = ["logging.filter", "rerouting.ignoredAddresses"];
         assert_eq!(differs, !not_of_requests.contains(key), "{key}");
@@ -56,7 +56,7 @@ fn the_keys_that_are_read_again_change_the_settings_and_others_do_not() {
         );
     }
     let text = minimal_and("rerouting:\n  bareServers: Ignore\nversionAwareness:\n  header: X-V");
-    assert_eq!(Settings::of(&read(&text).0), Settings::of(&config));
+    assert_eq!(Settings::of(&read(&text).config), Settings::of(&config));
 }
 
 #[test]
@@ -64,7 +64,7 @@ fn every_key_that_has_a_value_is_known_with_it() {
     // The only key without a default.
     let address = "secureBindAddress:\n";
     let text = EXAMPLE.replace(address, "secureBindAddress: 10.0.0.11:6451\n");
-    let (_, values) = read(&text);
+    let values = read(&text).values;
     let known: Vec<_> = values.into_keys().collect();
     for key in keys() {
         assert!(known.contains(&key.path), "{}", key.path);
