@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use anyhow::Context;
 use clap::Parser;
 use kube_interop_proxy::cli::arguments::{Arguments, Command, LogFormat, VERSION};
-use kube_interop_proxy::cli::check::{Look, problems_printed};
+use kube_interop_proxy::cli::check::problems_printed;
 use kube_interop_proxy::cli::{self, USAGE, exit_code, terminal};
 use kube_interop_proxy::config::{self, LoadedConfig};
 use kube_interop_proxy::log_queue::LogQueue;
@@ -38,34 +38,9 @@ fn main() -> ExitCode {
         Command::Run { config, log_format } => {
             run(&config, log_format).unwrap_or(ExitCode::from(USAGE))
         }
-        Command::Check {
-            config,
-            live,
-            pre,
-            output,
-        } => {
-            let look = match (pre, live) {
-                (true, _) => Look::Pre,
-                (_, true) => Look::Live,
-                _ => Look::File,
-            };
-            cli::check::run(&config, look, output)
-        }
-        Command::Status {
-            admin,
-            peers: Some(peers),
-            timeout,
-            ..
-        } => exit_code(cli::status::wait::run(&admin, peers, timeout)),
-        Command::Status { admin, output, .. } => exit_code(cli::status::run(&admin, output)),
-        Command::Forget {
-            server_id,
-            config,
-            yes,
-        } => match problems_printed(&config, config::load(&config)) {
-            Some(loaded) => cli::forget::run(&server_id, &loaded.config, yes),
-            None => ExitCode::from(USAGE),
-        },
+        Command::Check(arguments) => cli::check::run(&arguments),
+        Command::Status(arguments) => exit_code(cli::status::run(&arguments)),
+        Command::Forget(arguments) => cli::forget::run(&arguments),
         Command::Install(arguments) => cli::install::install(&arguments),
         Command::Uninstall(arguments) => cli::install::uninstall(&arguments),
         Command::Version => {

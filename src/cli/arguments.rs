@@ -2,17 +2,15 @@
 //! package has.
 
 use std::path::PathBuf;
-use std::time::Duration;
 
 use clap::{Parser, Subcommand, ValueEnum};
 
-use super::check::FindingsFormat;
+use super::CONFIG_FILE;
+use super::check::CheckArguments;
+use super::forget::ForgetArguments;
 use super::install::{InstallArguments, UninstallArguments};
-use super::status::OutputFormat;
-use super::{forget, status};
+use super::status::StatusArguments;
 
-/// Where `install` writes the configuration.
-pub const CONFIG_FILE: &str = "/etc/kubernetes/kube-interop-proxy/proxy.yaml";
 /// What `version` and `--version` say after the program's name.
 pub const VERSION: &str = concat!(
     env!("CARGO_PKG_VERSION"),
@@ -42,54 +40,11 @@ pub enum Command {
         log_format: LogFormat,
     },
     /// Print every problem of a configuration file; exit 1 if there is any.
-    Check {
-        /// Configuration file (YAML).
-        #[arg(long, value_name = "FILE", default_value = CONFIG_FILE)]
-        config: PathBuf,
-        /// Look at what the file names, too: etcd, the kube-apiserver, peers, certificates, clocks. One line each with
-        /// what to do; exit 1 if there is any problem. Changes nothing.
-        #[arg(long)]
-        live: bool,
-        /// Look at a kubeadm node before the proxy is installed: what `install kubeadm` makes of kube-apiserver's manifest,
-        /// what it names, kubelet, the container runtime, and what holds the ports. Changes nothing, and reads no
-        /// configuration file.
-        #[arg(long, conflicts_with_all = ["live", "config"])]
-        pre: bool,
-        /// What to print.
-        #[arg(short, long, value_enum, default_value_t = FindingsFormat::Text)]
-        output: FindingsFormat,
-    },
+    Check(CheckArguments),
     /// Show what a running proxy says of itself and of its peers; exit 0 if it is ready, else 1.
-    Status {
-        /// Its admin port (admin.bindAddress).
-        #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:6450", value_parser = status::address)]
-        admin: String,
-        /// What to show.
-        #[arg(short, long, value_enum, default_value_t = OutputFormat::Table)]
-        output: OutputFormat,
-        /// Show nothing, but wait until this server and --peers others serve, everything is known of them, and nothing
-        /// has to be refused: then the next node may be stopped.
-        #[arg(long, requires = "peers", conflicts_with = "output")]
-        wait: bool,
-        /// How many other servers there must be, at least.
-        #[arg(long, value_name = "N", requires = "wait")]
-        peers: Option<usize>,
-        /// How long to wait; exit 1 then.
-        #[arg(long, value_name = "DURATION", requires = "wait", default_value = "5m", value_parser = status::timeout)]
-        timeout: Duration,
-    },
+    Status(StatusArguments),
     /// Drop what is known of a server that will not come back: what only it served is a 404 then, not a 503.
-    Forget {
-        /// Its server ID, as `status` shows it.
-        #[arg(value_name = "SERVERID", value_parser = forget::server_id)]
-        server_id: String,
-        /// Configuration file (YAML) of any proxy of the cluster; what it says of etcd is used.
-        #[arg(long, value_name = "FILE", default_value = CONFIG_FILE)]
-        config: PathBuf,
-        /// Do not ask.
-        #[arg(long)]
-        yes: bool,
-    },
+    Forget(ForgetArguments),
     /// Put the proxy in front of the kube-apiserver of this node: shows what is changed, asks, waits until both are ready and
     /// other servers see it, and puts everything back if they are not.
     Install(InstallArguments),

@@ -1,14 +1,14 @@
 //! `check`: every problem of a configuration file and, with `--live`, of what the file names; with `--pre` of a node that gets
 //! the proxy.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use clap::ValueEnum;
+use clap::{Args, ValueEnum};
 
 use super::doctor::finding::{self, Finding, Level};
 use super::doctor::{examine, of_file, pre};
-use super::{block_on, exit_code, terminal};
+use super::{CONFIG_FILE, block_on, exit_code, terminal};
 use crate::config::{self, Problem};
 
 /// What is printed.
@@ -22,25 +22,37 @@ pub enum FindingsFormat {
     Json,
 }
 
-/// What is looked at.
-#[derive(Clone, Copy)]
-pub enum Look {
-    File,
-    Live,
-    Pre,
+#[derive(Args)]
+pub struct CheckArguments {
+    /// Configuration file (YAML).
+    #[arg(long, value_name = "FILE", default_value = CONFIG_FILE)]
+    config: PathBuf,
+    /// Look at what the file names, too: etcd, the kube-apiserver, peers, certificates, clocks. One line each with
+    /// what to do; exit 1 if there is any problem. Changes nothing.
+    #[arg(long)]
+    live: bool,
+    /// Look at a kubeadm node before the proxy is installed: what `install kubeadm` makes of kube-apiserver's manifest,
+    /// what it names, kubelet, the container runtime, and what holds the ports. Changes nothing, and reads no
+    /// configuration file.
+    #[arg(long, conflicts_with_all = ["live", "config"])]
+    pre: bool,
+    /// What to print.
+    #[arg(short, long, value_enum, default_value_t = FindingsFormat::Text)]
+    output: FindingsFormat,
 }
 
-pub fn run(path: &Path, look: Look, output: FindingsFormat) -> ExitCode {
-    exit_code(findings(path, look, output))
+pub fn run(arguments: &CheckArguments) -> ExitCode {
+    exit_code(checked(arguments))
 }
 
-fn findings(path: &Path, look: Look, output: FindingsFormat) -> Result<bool, String> {
-    let findings = match look {
-        Look::Live => block_on(async { Ok(examine(path).await) })?,
-        Look::Pre => block_on(async { Ok(pre::examine(path).await) })?,
-        Look::File => of_file(path, config::check(path).err()),
+fn checked(arguments: &CheckArguments) -> Result<bool, String> {
+    let path = &arguments.config;
+    let findings = match (arguments.pre, arguments.live) {
+        (true, _) => block_on(async { Ok(pre::examine(path).await) })?,
+        (_, true) => block_on(async { Ok(examine(path).await) })?,
+        _ => of_file(path, config::check(path).err()),
     };
-    terminal::say(&match output {
+    terminal::say(&match arguments.output {
         FindingsFormat::Text => finding::text(&findings),
         FindingsFormat::Short => finding::short(&findings),
         FindingsFormat::Json => finding::json(&findings),

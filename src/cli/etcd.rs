@@ -1,5 +1,6 @@
 //! etcd, as `forget` and `install` ask it: endpoints are tried one after the other, all of them within [`PATIENCE`].
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use arc_swap::ArcSwapOption;
@@ -48,10 +49,10 @@ impl EtcdAccess {
         let mut failures = String::new();
         for endpoint in &self.endpoints {
             let attempt = async { request(connector.connect().await?).await };
-            match timeout(share, attempt).await {
-                Ok(Ok(answer)) => return Ok(answer),
-                Ok(Err(error)) => failures += &format!("; {endpoint}: {}", plain(&reason(&error))),
-                Err(_) => failures += &format!("; {endpoint}: {}", SourceError::Timeout),
+            let answer = timeout(share, attempt).await;
+            match answer.unwrap_or(Err(SourceError::Timeout)) {
+                Ok(answer) => return Ok(answer),
+                Err(error) => failures += &format!("; {endpoint}: {}", plain(&reason(&error))),
             }
         }
         Err(format!("etcd cannot be asked{failures}"))
@@ -80,13 +81,11 @@ pub(super) fn only_in<'r>(
     others: impl Iterator<Item = &'r Record> + Clone,
 ) -> Vec<(String, usize)> {
     let only = record.resources.iter().map(|(group_version, listed)| {
-        let is_elsewhere = |resource: &&String| {
-            let mut there = others
-                .clone()
-                .filter_map(|it| it.resources.get(group_version));
-            there.any(|listed| listed.contains(resource))
-        };
-        let left = listed.iter().filter(|it| !is_elsewhere(it));
+        let there = others
+            .clone()
+            .filter_map(|it| it.resources.get(group_version));
+        let there: HashSet<_> = there.flatten().collect();
+        let left = listed.iter().filter(|it| !there.contains(it));
         (group_version.clone(), left.count())
     });
     only.filter(|(_, count)| *count > 0).collect()
@@ -94,20 +93,17 @@ pub(super) fn only_in<'r>(
 
 /// The error, with a hint if the client certificate may be the cause.
 fn reason(error: &SourceError) -> String {
-    match hung_up(error) {
-        true => format!(
-            "{}: does it take the client certificate, etcd.certFile?",
-            error.said()
-        ),
-        false => error.said(),
-    }
+    let hint = match hung_up(error) {
+        true => ": does it take the client certificate, etcd.certFile?",
+        false => "",
+    };
+    error.said() + hint
 }
 
 /// Whether etcd ended the connection. It says nothing of a client certificate: with TLS 1.3 the client considers the
 /// connection established before the server rejects its certificate.
 pub(super) fn hung_up(error: &SourceError) -> bool {
     let message = error.said().to_ascii_lowercase();
-    ["fatal alert", "closed", "reset", "broken pipe"]
-        .iter()
-        .any(|how| message.contains(how))
+    let mut ways = ["fatal alert", "closed", "reset", "broken pipe"].iter();
+    ways.any(|how| message.contains(how))
 }

@@ -40,7 +40,7 @@ pub(super) enum FetchError {
 }
 
 /// Checks a `HOST:PORT` of the command line.
-pub fn address(text: &str) -> Result<String, String> {
+pub(super) fn address(text: &str) -> Result<String, String> {
     match is_host_and_port(text) {
         true => Ok(text.to_owned()),
         false => Err("is not HOST:PORT such as 127.0.0.1:6450".to_owned()),
@@ -50,12 +50,11 @@ pub fn address(text: &str) -> Result<String, String> {
 /// The status document as the proxy wrote it, and what this version knows of it.
 pub(super) async fn status(admin: &str) -> Result<(Value, StatusDocument), FetchError> {
     let (code, body) = get(admin, "/statusz?format=json").await?;
-    match code {
-        StatusCode::OK => read(&body).map_err(FetchError::Foreign),
-        code => Err(FetchError::Foreign(format!(
-            "/statusz is answered with {code}"
-        ))),
-    }
+    let document = match code {
+        StatusCode::OK => read(&body),
+        code => Err(format!("/statusz is answered with {code}")),
+    };
+    document.map_err(FetchError::Foreign)
 }
 
 fn read(body: &[u8]) -> Result<(Value, StatusDocument), String> {
@@ -94,10 +93,8 @@ async fn ask(
         .body(Empty::<Bytes>::new())?;
     let answer = sender.send_request(request).await?;
     let code = answer.status();
-    let body = Limited::new(answer.into_body(), MAX_BYTES)
-        .collect()
-        .await?;
-    Ok((code, body.to_bytes()))
+    let body = Limited::new(answer.into_body(), MAX_BYTES);
+    Ok((code, body.collect().await?.to_bytes()))
 }
 
 #[cfg(test)]

@@ -7,16 +7,20 @@
 mod etcd;
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::process::ExitCode;
 
+use clap::Args;
+
 use self::etcd::KnownServers;
+use super::check::problems_printed;
 use super::etcd::{EtcdAccess, only_in};
 use super::terminal::say;
-use super::text::{fields, plain};
-use super::{USAGE, block_on, exit_code, terminal};
+use super::text::{fields, plain, plain_list};
+use super::{CONFIG_FILE, USAGE, block_on, exit_code, terminal};
 use crate::cluster::json;
 use crate::cluster::record::Record;
-use crate::config::Config;
+use crate::config::{self, Config};
 
 /// Most servers, or group versions, that are named.
 const MAX_NAMED: usize = 50;
@@ -24,24 +28,40 @@ const MAX_NAMED: usize = 50;
 const BECOMES: &str = "is answered 503 now, and 404 once this is forgotten; garbage collectors and namespace controllers \
                        act on a 404.";
 
+#[derive(Args)]
+pub struct ForgetArguments {
+    /// Its server ID, as `status` shows it.
+    #[arg(value_name = "SERVERID", value_parser = server_id)]
+    server_id: String,
+    /// Configuration file (YAML) of any proxy of the cluster; what it says of etcd is used.
+    #[arg(long, value_name = "FILE", default_value = CONFIG_FILE)]
+    config: PathBuf,
+    /// Do not ask.
+    #[arg(long)]
+    yes: bool,
+}
+
 /// Checks a server ID of the command line: it becomes part of etcd's keys.
-pub fn server_id(text: &str) -> Result<String, String> {
+fn server_id(text: &str) -> Result<String, String> {
     match text.is_empty() || text.contains('/') || text.contains(char::is_control) {
         true => Err("is not a server ID: one is not empty and has no slash in it".to_owned()),
         false => Ok(text.to_owned()),
     }
 }
 
-/// `sure`: without asking.
-pub fn run(id: &str, config: &Config, sure: bool) -> ExitCode {
-    if !sure && !terminal::can_ask() {
-        terminal::complain("there is no terminal to ask at: --yes forgets without asking");
+pub fn run(arguments: &ForgetArguments) -> ExitCode {
+    let path = &arguments.config;
+    let Some(loaded) = problems_printed(path, config::load(path)) else {
+        return ExitCode::from(USAGE);
+    };
+    if !terminal::may_ask(arguments.yes, "forgets") {
         return ExitCode::from(USAGE);
     }
-    exit_code(block_on(forget(id, config, sure)).map(|()| true))
+    let forgetting = forget(&arguments.server_id, &loaded.config, arguments.yes);
+    exit_code(block_on(forgetting).map(|()| true))
 }
 
-/// The error says why the server was not forgotten.
+/// The error says why the server was not forgotten. `sure`: without asking.
 async fn forget(id: &str, config: &Config, sure: bool) -> Result<(), String> {
     let shown = plain(id);
     let etcd = EtcdAccess::new(config)?;
@@ -77,27 +97,22 @@ fn describe(id: &str, record: &[u8], others: &[Record]) -> String {
         Ok(record) => {
             let groups = record.resources.len();
             let count: usize = record.resources.values().map(Vec::len).sum();
+            let lists = format!("{count} resources in {groups} group versions");
             let lines = vec![
                 ("  Endpoint", record.endpoint.to_string()),
                 ("  Version", version(&record)),
-                (
-                    "  Lists",
-                    format!("{count} resources in {groups} group versions"),
-                ),
+                ("  Lists", lists),
             ];
             (lines, consequence(&record, others))
         }
         Err(error) => {
-            let error = plain(&error.to_string());
-            let lines = vec![("  Record", format!("cannot be read: {error}"))];
-            (lines, format!("What no other proxy lists {BECOMES}\n"))
+            let error = format!("cannot be read: {}", plain(&error.to_string()));
+            let consequence = format!("What no other proxy lists {BECOMES}\n");
+            (vec![("  Record", error)], consequence)
         }
     };
-    let known = fields(14, &lines);
-    format!(
-        "{} is absent. Known of it:\n{known}{consequence}",
-        plain(id)
-    )
+    let (id, known) = (plain(id), fields(14, &lines));
+    format!("{id} is absent. Known of it:\n{known}{consequence}")
 }
 
 /// What clients will see.
@@ -106,7 +121,7 @@ fn consequence(record: &Record, others: &[Record]) -> String {
     if only.is_empty() {
         return "Other proxies list all of it, too.\n".to_owned();
     }
-    let groups = some(only.iter().map(|(name, _)| plain(name)));
+    let groups = some(only.iter().map(|(name, _)| name.clone()));
     let count: usize = only.iter().map(|(_, count)| count).sum();
     format!("No other proxy lists {count} of them ({groups}). What nobody lists {BECOMES}\n")
 }
@@ -123,7 +138,7 @@ fn version(record: &Record) -> String {
 fn unknown(id: &str, ids: &BTreeMap<String, bool>) -> String {
     let names = some(ids.iter().map(|(id, lives)| {
         let state = if *lives { "alive" } else { "absent" };
-        format!("{} ({state})", plain(id))
+        format!("{id} ({state})")
     }));
     let others = match ids.is_empty() {
         true => "nor is any other server (is etcd.prefix what the apiserver's --etcd-prefix says?)",
@@ -136,8 +151,7 @@ fn unknown(id: &str, ids: &BTreeMap<String, bool>) -> String {
 fn some(names: impl ExactSizeIterator<Item = String>) -> String {
     let more = names.len().saturating_sub(MAX_NAMED);
     let more = (more > 0).then(|| format!("and {more} more"));
-    let names: Vec<_> = names.take(MAX_NAMED).chain(more).collect();
-    names.join(", ")
+    plain_list(names.take(MAX_NAMED).chain(more))
 }
 
 #[cfg(test)]

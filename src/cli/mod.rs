@@ -20,6 +20,8 @@ mod wait;
 use std::process::ExitCode;
 use std::time::Duration;
 
+/// Where `install` writes the configuration.
+const CONFIG_FILE: &str = "/etc/kubernetes/kube-interop-proxy/proxy.yaml";
 /// Exit code of bad usage or configuration (EX_USAGE of sysexits.h).
 pub const USAGE: u8 = 64;
 /// Time limit for a response.

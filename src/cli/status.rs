@@ -4,19 +4,38 @@
 //! succeeds if the proxy is ready: it shows problems of peers, but only with `--wait` do they make it fail.
 
 mod table;
-pub mod wait;
+mod wait;
 
 use std::time::Duration;
 
-use clap::ValueEnum;
+use clap::{Args, ValueEnum};
 use serde_json::Value;
 use time::OffsetDateTime;
 
+use super::fetch::address;
 use super::{block_on, terminal};
 use crate::admin::document::StatusDocument;
 use crate::config::duration;
 
-pub use super::fetch::address;
+#[derive(Args)]
+pub struct StatusArguments {
+    /// Its admin port (admin.bindAddress).
+    #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:6450", value_parser = address)]
+    admin: String,
+    /// What to show.
+    #[arg(short, long, value_enum, default_value_t = OutputFormat::Table)]
+    output: OutputFormat,
+    /// Show nothing, but wait until this server and --peers others serve, everything is known of them, and nothing
+    /// has to be refused: then the next node may be stopped.
+    #[arg(long, requires = "peers", conflicts_with = "output")]
+    wait: bool,
+    /// How many other servers there must be, at least.
+    #[arg(long, value_name = "N", requires = "wait")]
+    peers: Option<usize>,
+    /// How long to wait; exit 1 then.
+    #[arg(long, value_name = "DURATION", requires = "wait", default_value = "5m", value_parser = timeout)]
+    timeout: Duration,
+}
 
 /// Checks a duration of the command line.
 pub fn timeout(text: &str) -> Result<Duration, String> {
@@ -24,8 +43,8 @@ pub fn timeout(text: &str) -> Result<Duration, String> {
 }
 
 /// Output of the command.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum OutputFormat {
+#[derive(Clone, Copy, ValueEnum)]
+enum OutputFormat {
     Table,
     // The document as the proxy wrote it, indented; fields that this version does not know included.
     Json,
@@ -37,10 +56,14 @@ async fn fetch(admin: &str) -> Result<(Value, StatusDocument), String> {
     fetched.map_err(|error| format!("{admin}: {error}"))
 }
 
-/// Shows the status of the proxy whose admin port is at `admin`, an [`address`]. Returns whether it is ready.
-pub fn run(admin: &str, format: OutputFormat) -> Result<bool, String> {
+/// Shows the status of a proxy, or waits. Returns whether it is ready.
+pub fn run(arguments: &StatusArguments) -> Result<bool, String> {
+    let admin = &arguments.admin;
+    if let (true, Some(peers)) = (arguments.wait, arguments.peers) {
+        return wait::run(admin, peers, arguments.timeout);
+    }
     let (document, status) = block_on(fetch(admin))?;
-    terminal::say(&match format {
+    terminal::say(&match arguments.output {
         OutputFormat::Table => table::page(&status, OffsetDateTime::now_utc()),
         OutputFormat::Json => indented(&document),
     })?;
@@ -49,17 +72,12 @@ pub fn run(admin: &str, format: OutputFormat) -> Result<bool, String> {
 
 /// Indented JSON. Everything but ASCII is escaped, which is the same JSON: text may hold what steers a terminal.
 fn indented(status: &Value) -> String {
-    let escaped = |c: char| {
-        let units = c.encode_utf16(&mut [0; 2]).to_vec();
-        let units = units.iter().map(|unit| format!("\\u{unit:04x}"));
-        units.collect::<String>()
-    };
     let text = format!("{status:#}\n");
-    let chars = text.chars().map(|c| match c.is_ascii() && c != '\u{7f}' {
-        true => c.to_string(),
-        false => escaped(c),
+    let units = text.encode_utf16().map(|unit| match u8::try_from(unit) {
+        Ok(byte @ ..0x7f) => char::from(byte).to_string(),
+        _ => format!("\\u{unit:04x}"),
     });
-    chars.collect()
+    units.collect()
 }
 
 #[cfg(test)]

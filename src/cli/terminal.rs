@@ -23,9 +23,15 @@ pub fn complain(problem: impl Display) {
     let _ = writeln!(io::stderr(), "{problem}");
 }
 
-/// Whether standard input is a terminal.
-pub(super) fn can_ask() -> bool {
-    io::stdin().is_terminal()
+/// Whether nobody need be asked, or somebody is there. Else says so; `does`: what the command does.
+pub(super) fn may_ask(sure: bool, does: &str) -> bool {
+    let may = sure || io::stdin().is_terminal();
+    if !may {
+        complain(format_args!(
+            "there is no terminal to ask at: --yes {does} without asking"
+        ));
+    }
+    may
 }
 
 /// Asks a question; anything except "y" and "yes" means no.

@@ -1,11 +1,16 @@
 //! Text for a terminal: tables, and values from other programs. Pure.
 
-use crate::config::escaped;
+use crate::config::{escaped, joined};
 
 /// Escapes everything but printable ASCII, so that a value can neither control a terminal nor look like another one. Names
 /// of servers, addresses and resources are ASCII.
 pub(super) fn plain(value: &str) -> String {
     escaped(value, |c| c == ' ' || c.is_ascii_graphic())
+}
+
+/// Values from other programs, with commas.
+pub(super) fn plain_list<T: AsRef<str>>(values: impl IntoIterator<Item = T>) -> String {
+    joined(values.into_iter().map(|it| plain(it.as_ref())), ", ")
 }
 
 /// Lines of a name, in a column of this width, and a value.
@@ -17,38 +22,21 @@ pub(super) fn fields(width: usize, fields: &[(&str, String)]) -> String {
     lines.collect()
 }
 
-/// Rows below headings.
-pub(super) struct Table<const COLUMNS: usize> {
-    rows: Vec<[String; COLUMNS]>,
-}
-
-impl<const COLUMNS: usize> Table<COLUMNS> {
-    pub(super) fn new(headings: [&str; COLUMNS]) -> Self {
-        Self {
-            rows: vec![headings.map(str::to_owned)],
-        }
-    }
-
-    pub(super) fn row(&mut self, cells: [String; COLUMNS]) {
-        self.rows.push(cells);
-    }
-
-    /// `None`: it has headings only.
-    pub(super) fn lines(&self) -> Option<String> {
-        let mut widths = [0; COLUMNS];
-        for row in &self.rows {
-            for (widest, cell) in widths.iter_mut().zip(row) {
-                *widest = cell.chars().count().max(*widest);
-            }
-        }
-        let rows = self.rows.iter().map(|row| {
-            let cells = row.iter().zip(widths);
-            let cells = cells.map(|(cell, width)| format!("{cell:<width$}"));
-            let line = cells.collect::<Vec<_>>().join("  ");
-            format!("{}\n", line.trim_end())
-        });
-        (self.rows.len() > 1).then(|| rows.collect())
-    }
+/// Rows below headings; `None`: there are no rows.
+pub(super) fn table<const COLUMNS: usize>(
+    headings: [&str; COLUMNS],
+    rows: impl IntoIterator<Item = [String; COLUMNS]>,
+) -> Option<String> {
+    let mut all = vec![headings.map(str::to_owned)];
+    all.extend(rows);
+    let width = |column: usize| all.iter().map(|row| row[column].chars().count()).max();
+    let widths: [_; COLUMNS] = std::array::from_fn(|column| width(column).unwrap_or_default());
+    let lines = all.iter().map(|row| {
+        let cells = row.iter().zip(widths);
+        let cells = cells.map(|(cell, width)| format!("{cell:<width$}"));
+        format!("{}\n", joined(cells, "  ").trim_end())
+    });
+    (all.len() > 1).then(|| lines.collect())
 }
 
 /// A duration in one unit.
@@ -86,11 +74,13 @@ mod tests {
 
     #[test]
     fn columns_stand_below_each_other() {
-        let mut table = Table::new(["ID", "STATE", "NOTE"]);
-        assert_eq!(table.lines(), None);
-        table.row(["a".into(), "ready".into(), "x".repeat(30)]);
-        table.row(["b".repeat(20), "gone".into(), "short".into()]);
-        let lines = table.lines().unwrap();
+        let headings = ["ID", "STATE", "NOTE"];
+        assert_eq!(table(headings, []), None);
+        let rows = [
+            ["a".into(), "ready".into(), "x".repeat(30)],
+            ["b".repeat(20), "gone".into(), "short".into()],
+        ];
+        let lines = table(headings, rows).unwrap();
         let places: Vec<_> = lines.lines().map(|line| line.chars().nth(22)).collect();
         assert_eq!(places, [Some('S'), Some('r'), Some('g')]);
     }

@@ -6,7 +6,7 @@
 use std::path::{Component, Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
-use serde_yaml::Value;
+use serde_yaml::{Mapping, Value};
 
 use super::flags::Flags;
 use super::layout::Layout;
@@ -68,11 +68,9 @@ impl ApiServer {
         let changed = changed(&pod, layout.is_some() || has_own_pod)?;
         take_out(&mut pod, &changed);
         let index = apiserver(&pod)?;
-        let containers = pod
-            .get_mut("spec")
-            .and_then(|spec| list(spec, "containers"));
-        if let Some(container) = containers.and_then(|all| all.get_mut(index)) {
-            restore(container, &changed);
+        let spec = pod.get_mut("spec");
+        if let Some(containers) = spec.and_then(|spec| list(spec, "containers")) {
+            restore(&mut containers[index], &changed);
         }
         let this = Self {
             pod,
@@ -114,10 +112,8 @@ impl ApiServer {
     /// The minor version in the image's tag.
     pub(super) fn minor_version(&self) -> Option<u32> {
         let (_, tag) = text(self.container(), &["image"]).rsplit_once(":v1.")?;
-        tag.split(|c: char| !c.is_ascii_digit())
-            .next()?
-            .parse()
-            .ok()
+        let minor = tag.split(|c: char| !c.is_ascii_digit()).next()?;
+        minor.parse().ok()
     }
 
     /// The volume that has this file of the container, and where it is mounted.
@@ -137,21 +133,20 @@ impl ApiServer {
                 "{file} is in no hostPath volume of kube-apiserver: the proxy cannot be given it"
             ));
         };
-        let below = file
-            .strip_prefix(text(mount, &["mountPath"]))
-            .unwrap_or(file);
-        let host = Path::new(host).join(text(mount, &["subPath"]));
+        let below = file.strip_prefix(text(mount, &["mountPath"]));
+        let below = below.unwrap_or(file);
         let is_plain = |part: Component<'_>| matches!(part, Component::Normal(_));
         if !below.components().all(is_plain) {
             return Err(format!("{} is no plain path", file.display()));
         }
+        // Without a slash at the end where it is the volume itself.
+        let mut host = PathBuf::from(host);
+        host.extend(Path::new(text(mount, &["subPath"])));
+        host.extend(below);
         let mut mount = mount.clone();
-        set(&mut mount, "readOnly", Some(true.into()));
+        set(&mut mount, &["readOnly"], Some(true.into()));
         Ok(Mount {
-            host: match below.as_os_str().is_empty() {
-                true => host,
-                false => host.join(below),
-            },
+            host,
             mount,
             volume: volume.clone(),
         })
@@ -172,35 +167,33 @@ impl ApiServer {
             let before = spec.get(GRACE).and_then(Value::as_u64);
             if before.is_none_or(|before| before < wanted) {
                 changed.grace = Some(Grace { before });
-                set(spec, GRACE, Some(wanted.into()));
+                set(spec, &[GRACE], Some(wanted.into()));
             }
         }
         let containers = list(spec, "containers").ok_or(NOT_ONE)?;
         let container = containers.get_mut(self.index).ok_or(NOT_ONE)?;
         let args = list(container, "args").ok_or(NOT_ONE)?;
         args.extend(changed.args.iter().map(|word| word.as_str().into()));
-        for probe in PROBES {
-            let Some(probed) = container.get_mut(probe) else {
-                continue;
-            };
-            for handler in HANDLERS {
-                if let Some(asked) = probed.get_mut(handler) {
-                    let before = asked.get("host").and_then(Value::as_str);
-                    changed
-                        .hosts
-                        .push((probe.to_owned(), before.map(str::to_owned)));
-                    set(asked, "host", Some("127.0.0.1".into()));
-                }
+        for [probe, handler] in handlers() {
+            if let Some(asked) = at(container, &[probe, handler]) {
+                let before = asked.get("host").and_then(Value::as_str);
+                let before = before.map(str::to_owned);
+                changed.hosts.push((probe.to_owned(), before));
+                set(
+                    container,
+                    &[probe, handler, "host"],
+                    Some("127.0.0.1".into()),
+                );
             }
         }
         let annotations = mapping(&mut pod, ANNOTATIONS).ok_or(NOT_ONE)?;
         changed.default_container &= annotations.get(DEFAULT_CONTAINER).is_none();
         if changed.default_container {
             let name = text(self.container(), &["name"]);
-            set(annotations, DEFAULT_CONTAINER, Some(name.into()));
+            set(annotations, &[DEFAULT_CONTAINER], Some(name.into()));
         }
         let note = serde_json::to_string(&changed).map_err(|error| error.to_string())?;
-        set(annotations, CHANGED, Some(note.into()));
+        set(annotations, &[CHANGED], Some(note.into()));
         Ok(pod)
     }
 }
@@ -219,10 +212,15 @@ pub(super) fn without_notes(pod: &Value) -> Value {
     pod
 }
 
+/// Where a probe names a host.
+fn handlers() -> impl Iterator<Item = [&'static str; 2]> {
+    let of = |probe| HANDLERS.map(|handler| [probe, handler]);
+    PROBES.into_iter().flat_map(of)
+}
+
 fn is_apiserver(word: &str) -> bool {
-    Path::new(word)
-        .file_name()
-        .is_some_and(|name| name == "kube-apiserver" || name == "apiserver")
+    let name = Path::new(word).file_name();
+    name.is_some_and(|name| name == "kube-apiserver" || name == "apiserver")
 }
 
 fn words(container: &Value) -> Vec<String> {
@@ -252,11 +250,9 @@ fn apiserver(pod: &Value) -> Result<usize, String> {
         return Err(format!("{WHAT} has no flags: neither `command` nor `args`"));
     }
     if at(pod, &["spec", "hostNetwork"]) != Some(&Value::Bool(true)) {
-        return Err(
-            "kube-apiserver is not on the host's network (hostNetwork: true): a proxy in another pod would not reach it on \
-             loopback; see deploy/hosted"
-                .to_owned(),
-        );
+        let why = "kube-apiserver is not on the host's network (hostNetwork: true): a proxy in another pod would not reach it on \
+                   loopback; see deploy/hosted";
+        return Err(why.to_owned());
     }
     Ok(index)
 }
@@ -288,55 +284,39 @@ fn take_out(pod: &mut Value, changed: &Changed) {
     if changed.default_container {
         remove_annotations(pod, &[DEFAULT_CONTAINER]);
     }
-    let Some(spec) = pod.get_mut("spec") else {
-        return;
-    };
     if let Some(grace) = &changed.grace {
-        set(spec, GRACE, grace.before.map(Value::from));
+        set(pod, &["spec", GRACE], grace.before.map(Value::from));
     }
     for key in ["containers", "initContainers", "volumes"] {
-        retain(spec, key, |it| text(it, &["name"]) != PROXY);
+        retain(pod, &["spec", key], |it| text(it, &["name"]) != PROXY);
     }
 }
 
 /// Makes the apiserver's container what it was.
 fn restore(container: &mut Value, changed: &Changed) {
     for word in &changed.args {
-        remove_last(container, word);
+        let last = items(container, &["args"])
+            .iter()
+            .rposition(|it| it == word);
+        let mut index = 0..;
+        retain(container, &["args"], |_| index.next() != last);
     }
     for (probe, before) in &changed.hosts {
         for handler in HANDLERS {
-            if let Some(asked) = container.get_mut(probe).and_then(|it| it.get_mut(handler)) {
-                set(asked, "host", before.as_deref().map(Value::from));
-            }
+            let before = before.as_deref().map(Value::from);
+            set(container, &[probe, handler, "host"], before);
         }
     }
 }
 
-fn remove_last(container: &mut Value, word: &str) {
-    let Some(args) = container.get_mut("args").and_then(Value::as_sequence_mut) else {
-        return;
-    };
-    if let Some(place) = args.iter().rposition(|it| it == word) {
-        args.remove(place);
-    }
-    if args.is_empty() {
-        set(container, "args", None);
-    }
-}
-
+/// Also the annotations themselves, if none are left.
 fn remove_annotations(pod: &mut Value, names: &[&str]) {
-    let Some(metadata) = pod.get_mut("metadata") else {
-        return;
-    };
-    let Some(annotations) = metadata.get_mut("annotations") else {
-        return;
-    };
-    let before = annotations.as_mapping().map_or(0, serde_yaml::Mapping::len);
-    names.iter().for_each(|name| set(annotations, name, None));
-    let left = annotations.as_mapping().map_or(0, serde_yaml::Mapping::len);
-    if left == 0 && before > 0 {
-        set(metadata, "annotations", None);
+    for name in names {
+        set(pod, &["metadata", "annotations", name], None);
+    }
+    let left = at(pod, ANNOTATIONS).and_then(Value::as_mapping);
+    if left.is_some_and(Mapping::is_empty) {
+        set(pod, ANNOTATIONS, None);
     }
 }
 
@@ -351,21 +331,15 @@ fn by_hand(pod: &Value, is_ours: bool) -> Result<Changed, String> {
     let words = layout.unwrap_or(Layout::OwnPod).words();
     let ours = args.into_iter().filter(|it| words.contains(it));
     let advertised = text(pod, &["metadata", "annotations", ADVERTISED]);
-    let host = advertised
-        .rsplit_once(':')
-        .map(|(host, _)| host.trim_matches(['[', ']']));
-    let host = host.map(str::to_owned);
-    let asks_loopback = |probe: &&&str| {
-        HANDLERS
-            .iter()
-            .any(|handler| text(container, &[probe, handler, "host"]) == "127.0.0.1")
-    };
+    let host = advertised.rsplit_once(':');
+    let host = host.map(|(host, _)| host.trim_matches(['[', ']']).to_owned());
+    let asks_loopback =
+        |[probe, handler]: &[&str; 2]| text(container, &[probe, handler, "host"]) == "127.0.0.1";
+    let hosts = handlers().filter(asks_loopback);
     Ok(Changed {
         args: ours.collect(),
-        hosts: PROBES
-            .iter()
-            .filter(asks_loopback)
-            .map(|it| ((*it).to_owned(), host.clone()))
+        hosts: hosts
+            .map(|[probe, _]| (probe.to_owned(), host.clone()))
             .collect(),
         grace: layout.map(|_| Grace { before: None }),
         default_container: layout.is_some(),

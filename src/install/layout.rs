@@ -1,7 +1,9 @@
 //! The three ways in which the proxy can run beside an apiserver that is a static pod. Each is what people apply by hand, the
 //! files in `deploy/kubeadm`, made to fit the node. Pure.
 
-use clap::ValueEnum;
+use std::net::IpAddr;
+
+use clap::{Args, ValueEnum};
 use serde_yaml::Value;
 
 use super::apiserver::{GRACE, Mount, PROBES, PROXY};
@@ -24,6 +26,34 @@ pub enum Layout {
     Sidecar,
     /// A native sidecar of the apiserver's pod; kubelet must be 1.29 or later.
     NativeSidecar,
+}
+
+/// The image that the scripts of `deploy/release` make.
+const IMAGE: &str = concat!("kube-interop-proxy:", env!("CARGO_PKG_VERSION"));
+
+/// What was asked for.
+#[derive(Args)]
+pub struct Options {
+    /// How the proxy runs. By default as it does now, or as a pod of its own.
+    #[arg(long, value_enum)]
+    pub layout: Option<Layout>,
+    /// Image of the proxy.
+    #[arg(long, default_value = IMAGE)]
+    pub image: String,
+    /// A virtual IP that this node may get, if neither kube-vip's nor keepalived's files nor kubeconfigs name it. Can be given
+    /// several times.
+    #[arg(long = "virtual-ip", value_name = "ADDRESS")]
+    pub virtual_ips: Vec<IpAddr>,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            layout: None,
+            image: IMAGE.to_owned(),
+            virtual_ips: Vec::new(),
+        }
+    }
 }
 
 /// What the proxy's container needs to know.
@@ -63,10 +93,8 @@ impl Layout {
     /// Without times that are as long already.
     pub(super) fn words_beside(self, flags: &Flags) -> Vec<String> {
         let is_new = |word: &String| {
-            let (flag, wanted) = word
-                .trim_start_matches('-')
-                .split_once('=')
-                .unwrap_or_default();
+            let word = word.trim_start_matches('-');
+            let (flag, wanted) = word.split_once('=').unwrap_or_default();
             let given = flags.get(flag).and_then(duration::parse);
             given.is_none() || given < duration::parse(wanted)
         };
@@ -103,40 +131,40 @@ impl Layout {
 pub(super) fn own_pod(inputs: &ContainerInputs<'_>) -> Option<Value> {
     let by_hand = include_str!("../../deploy/kubeadm/kube-interop-proxy.yaml");
     let mut pod = parse("the pod", by_hand).ok()?;
-    set(pod.get_mut("metadata")?, "name", None);
+    set(&mut pod, &["metadata", "name"], None);
     let spec = pod.get_mut("spec")?;
     fit(list(spec, "containers")?.first_mut()?, inputs)?;
-    let volumes = list(spec, "volumes")?;
-    let own = volumes.pop()?;
-    volumes.clear();
-    for Mount { volume, .. } in inputs.mounts {
-        if !volumes.contains(volume) {
-            volumes.push(volume.clone());
+    replace(
+        list(spec, "volumes")?,
+        inputs.mounts.iter().map(|it| &it.volume),
+    )?;
+    Some(pod)
+}
+
+/// Replaces all but the last, which is the proxy's own; each is there once.
+fn replace<'m>(list: &mut Vec<Value>, by: impl Iterator<Item = &'m Value>) -> Option<()> {
+    let own = list.pop()?;
+    list.clear();
+    for value in by {
+        if !list.contains(value) {
+            list.push(value.clone());
         }
     }
-    volumes.push(own);
-    Some(pod)
+    list.push(own);
+    Some(())
 }
 
 /// Makes a container that is written by hand that of this node.
 fn fit(container: &mut Value, inputs: &ContainerInputs<'_>) -> Option<()> {
-    set(container, "image", Some(inputs.image.into()));
+    set(container, &["image"], Some(inputs.image.into()));
     for probe in PROBES {
-        if let Some(probe) = container.get_mut(probe) {
-            set(
-                probe.get_mut("httpGet")?,
-                "port",
-                Some(inputs.admin_port.into()),
-            );
-        }
+        let port = Some(inputs.admin_port.into());
+        set(container, &[probe, "httpGet", "port"], port);
     }
     if inputs.serving_port < PRIVILEGED {
         let capabilities = mapping(container, &["securityContext", "capabilities"])?;
         list(capabilities, "add")?.push(BIND_LOW_PORTS.into());
     }
     let mounts = list(container, "volumeMounts")?;
-    let own = mounts.pop()?;
-    let all = inputs.mounts.iter().map(|it| it.mount.clone());
-    *mounts = all.chain([own]).collect();
-    Some(())
+    replace(mounts, inputs.mounts.iter().map(|it| &it.mount))
 }

@@ -18,7 +18,6 @@ mod yaml;
 #[cfg(test)]
 mod tests;
 
-use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
 use data_encoding::HEXLOWER;
@@ -26,27 +25,19 @@ use serde_yaml::Value;
 
 use self::apiserver::{ANNOTATIONS, ApiServer, PROXY, RESTARTED, without_notes};
 use self::layout::{ContainerInputs, own_pod};
-pub use self::layout::{DIRECTORY, Layout};
-pub use self::node::{MANIFESTS, Node};
+pub use self::layout::{DIRECTORY, Layout, Options};
+pub use self::node::{MANIFESTS, Node, is_for_clients};
 pub use self::settings::endpoint;
 use self::state::{CONFIG, State};
 use self::yaml::{mapping, parse, set, write};
 use crate::config::Config;
 
+const NAME: &[&str] = &["metadata", "name"];
 const NOT_CHANGED: &str = "the proxy cannot be put into the pod";
-
-/// What was asked for.
-pub struct Options<'o> {
-    /// `None`: the one that the node has, else a pod of its own.
-    pub layout: Option<Layout>,
-    pub image: &'o str,
-    pub virtual_ips: &'o [IpAddr],
-}
 
 /// What a node needs.
 pub struct Plan {
     pub layout: Layout,
-    pub settings: Config,
     pub state: State,
     /// What is to be known or done by hand.
     pub warnings: Vec<String>,
@@ -59,10 +50,8 @@ impl Plan {
     pub fn settings_with(&self, place: impl Fn(&Path) -> PathBuf) -> Result<Config, String> {
         let mut values = parse(CONFIG, self.state.text(CONFIG).unwrap_or_default())?;
         each_text(&mut values, &|text| {
-            let (_, on_node) = self
-                .files
-                .iter()
-                .find(|(file, _)| file == Path::new(text))?;
+            let mut files = self.files.iter();
+            let (_, on_node) = files.find(|(file, _)| file == Path::new(text))?;
             Some(place(on_node).display().to_string())
         });
         settings::checked(&write(&values)?)
@@ -80,7 +69,7 @@ fn each_text(value: &mut Value, of: &impl Fn(&str) -> Option<String>) {
 }
 
 /// What a node needs for the proxy; the error is one sentence that says why that cannot be told.
-pub fn plan(node: &Node<'_>, options: &Options<'_>) -> Result<Plan, String> {
+pub fn plan(node: &Node<'_>, options: &Options) -> Result<Plan, String> {
     let from = node.state();
     let before = from.pods().first().map(|(_, text)| text.as_str());
     let server = ApiServer::read(from.apiserver(), before.is_some())?;
@@ -88,7 +77,7 @@ pub fn plan(node: &Node<'_>, options: &Options<'_>) -> Result<Plan, String> {
     let layout = options.layout.or(there).unwrap_or(Layout::OwnPod);
     let flags = server.flags()?;
     let main = node.address(&flags)?;
-    let (further, mut warnings) = node.further(&flags, main, options.virtual_ips);
+    let (further, mut warnings) = node.further(&flags, main, &options.virtual_ips);
     let derived = settings::derive(&server, node, main, &further, layout)?;
     let (config, settings) = derived.text(from.text(CONFIG))?;
     warnings.extend(node.asks_on_loopback(main));
@@ -106,20 +95,10 @@ pub fn plan(node: &Node<'_>, options: &Options<'_>) -> Result<Plan, String> {
             ),
         }
     }
-    let mut mounts = Vec::new();
-    let mut files = Vec::new();
-    for file in derived.files {
-        let found = server.mount(&file)?;
-        files.push((file, found.host.clone()));
-        if !mounts
-            .iter()
-            .any(|it: &apiserver::Mount| it.mount == found.mount)
-        {
-            mounts.push(found);
-        }
-    }
+    let mounts = derived.files.iter().map(|file| server.mount(file));
+    let mounts = mounts.collect::<Result<Vec<_>, _>>()?;
     let inputs = ContainerInputs {
-        image: options.image,
+        image: &options.image,
         admin_port: settings.admin.bind_address.port(),
         serving_port: main.port(),
         mounts: &mounts,
@@ -132,13 +111,13 @@ pub fn plan(node: &Node<'_>, options: &Options<'_>) -> Result<Plan, String> {
         Layout::OwnPod => vec![named_pod(&from, &inputs, &config)?],
         _ => Vec::new(),
     };
-    let apiserver = kept_or_new(from.apiserver(), &changed, stamp)?;
+    let apiserver = kept_or_new(from.apiserver(), changed, stamp)?;
+    let hosts = mounts.into_iter().map(|it| it.host);
     Ok(Plan {
         layout,
-        settings,
         state: State::new(Some(config), pods, apiserver),
         warnings,
-        files,
+        files: derived.files.into_iter().zip(hosts).collect(),
     })
 }
 
@@ -151,31 +130,28 @@ pub fn without_proxy(manifest: &str, has_own_pod: bool) -> Result<Option<String>
     }
 }
 
-/// The same pod, which kubelet takes for another one and starts at once: it does not wait until it tries again.
+/// The pod with a note: kubelet takes it for another one, and starts it at once instead of when it tries again.
 pub fn restarted(manifest: &str) -> Result<String, String> {
     let mut pod = parse("the manifest", manifest)?;
     let annotations = mapping(&mut pod, ANNOTATIONS).ok_or("the manifest has no annotations")?;
-    set(annotations, RESTARTED, Some("true".into()));
+    set(annotations, &[RESTARTED], Some("true".into()));
     write(&pod)
 }
 
-/// The same manifest in the form in which it is written, so that a difference shows nothing else.
+/// The manifest in the form in which it is written, so that a difference shows nothing else.
 pub fn normal(manifest: &str) -> Result<String, String> {
     write(&parse("the manifest", manifest)?)
 }
 
 /// A manifest that says the same stays as it was written. `stamp`: the configuration is another one, with which the pod has
 /// to start anew.
-fn kept_or_new(before: &str, pod: &Value, stamp: Option<String>) -> Result<String, String> {
+fn kept_or_new(before: &str, mut pod: Value, stamp: Option<String>) -> Result<String, String> {
     let old = parse("the manifest of kube-apiserver", before)?;
-    if stamp.is_none() && without_notes(&old) == without_notes(pod) {
-        return Ok(before.to_owned());
-    }
-    let mut pod = pod.clone();
-    if let Some(stamp) = stamp
-        && let Some(annotations) = mapping(&mut pod, ANNOTATIONS)
-    {
-        set(annotations, RESTARTED, Some(stamp.into()));
+    let note = ["metadata", "annotations", RESTARTED];
+    match stamp {
+        Some(stamp) => set(&mut pod, &note, Some(stamp.into())),
+        None if without_notes(&old) == without_notes(&pod) => return Ok(before.to_owned()),
+        None => {}
     }
     write(&pod)
 }
@@ -192,25 +168,20 @@ fn named_pod(
         && from.text(CONFIG) == Some(config)
     {
         let mut there = without_notes(&parse("the proxy's pod", &before.1)?);
-        set_name(&mut there, None);
+        set(&mut there, NAME, None);
         if there == pod {
             return Ok((*before).clone());
         }
     }
     let name = format!("{PROXY}-{}", hash(&[&write(&pod)?, config]));
-    set_name(&mut pod, Some(name.into()));
+    set(&mut pod, NAME, Some(name.into()));
     let text = write(&pod)?;
     // A call that was broken off may have written it.
     let there = from.pods().into_iter().find(|(_, there)| *there == text);
-    Ok(there
-        .cloned()
-        .unwrap_or_else(|| (from.free_name().to_owned(), text)))
-}
-
-fn set_name(pod: &mut Value, name: Option<Value>) {
-    if let Some(metadata) = pod.get_mut("metadata") {
-        set(metadata, "name", name);
-    }
+    Ok(match there {
+        Some(there) => there.clone(),
+        None => (from.free_name().to_owned(), text),
+    })
 }
 
 fn hash(texts: &[&str]) -> String {

@@ -58,15 +58,7 @@ impl Node<'_> {
         let port = flags.get("secure-port").unwrap_or("6443");
         let port = port.parse().ok().filter(|port| *port > 0);
         let port = port.ok_or("--secure-port is no port")?;
-        let ip = |flag: &str| match flags.get(flag) {
-            None => Ok(None),
-            Some(given) => match given.parse::<IpAddr>() {
-                Ok(ip) if ip.is_unspecified() => Ok(None),
-                Ok(ip) => Ok(Some(ip)),
-                Err(_) => Err(format!("--{flag}={given} is no IP address")),
-            },
-        };
-        let (advertised, bound) = (ip("advertise-address")?, ip("bind-address")?);
+        let (advertised, bound) = (ip(flags, "advertise-address")?, ip(flags, "bind-address")?);
         if let Some(bound) = bound.filter(IpAddr::is_loopback)
             && advertised != Some(bound)
         {
@@ -75,18 +67,12 @@ impl Node<'_> {
                  something else has its address (a service of the host?); remove that first"
             ));
         }
-        let held: Vec<_> = self
-            .outer()
-            .map(|(_, ip)| *ip)
-            .filter(IpAddr::is_ipv4)
-            .collect();
+        let held: Vec<_> = self.outer().filter(IpAddr::is_ipv4).collect();
         let ip = match (advertised, bound, held.as_slice()) {
             (Some(ip), ..) | (None, Some(ip), _) | (None, None, &[ip]) => ip,
             _ => {
-                return Err(
-                    "kube-apiserver has no --advertise-address, and this node has not exactly one address: add the flag"
-                        .to_owned(),
-                );
+                let why = "kube-apiserver has no --advertise-address, and this node has not exactly one address: add the flag";
+                return Err(why.to_owned());
             }
         };
         let is_held = ip.is_loopback() || self.addresses.iter().any(|(_, own)| *own == ip);
@@ -107,30 +93,23 @@ impl Node<'_> {
     ) -> (Vec<IpAddr>, Vec<String>) {
         let mut all: BTreeSet<IpAddr> = given.iter().copied().collect();
         let mut warnings = Vec::new();
-        let bound = flags
-            .get("bind-address")
-            .and_then(|it| it.parse::<IpAddr>().ok());
-        let everywhere = bound.is_none_or(|ip| ip.is_unspecified());
-        if everywhere {
-            all.extend(self.outer().map(|(_, ip)| *ip));
-            all.extend(
-                self.others
-                    .iter()
-                    .flat_map(|(path, text)| virtual_ips(path, text)),
-            );
-        } else if let Some(bound) = bound {
+        // It listens everywhere if it is told no address.
+        if let Ok(Some(bound)) = ip(flags, "bind-address") {
             all.insert(bound);
-        }
-        match &self.endpoint {
-            Some((host, port)) if *port == main.port() && everywhere => match host.parse::<IpAddr>() {
-                Ok(ip) => drop(all.insert(ip)),
-                Err(_) if given.is_empty() => warnings.push(format!(
+        } else {
+            all.extend(self.outer());
+            let others = self.others.iter();
+            all.extend(others.flat_map(|(path, text)| virtual_ips(path, text)));
+            let endpoint = self.endpoint.as_ref();
+            let endpoint = endpoint.filter(|(_, port)| *port == main.port());
+            match endpoint.map(|(host, _)| (host, host.parse())) {
+                Some((_, Ok(ip))) => drop(all.insert(ip)),
+                Some((host, Err(_))) if given.is_empty() => warnings.push(format!(
                     "controlPlaneEndpoint is the name {host}: if it is that of a virtual IP, which this node does not have \
                      now, name it with --virtual-ip"
                 )),
-                Err(_) => {}
-            },
-            _ => {}
+                _ => {}
+            }
         }
         all.retain(|ip| *ip != main.ip() && !ip.is_loopback() && !ip.is_unspecified());
         (all.into_iter().collect(), warnings)
@@ -142,11 +121,10 @@ impl Node<'_> {
         let wrong = ["localhost", "127.0.0.1", "[::1]"].map(|host| format!("{host}:{port}"));
         let mut found = Vec::new();
         for (path, text) in self.others.iter().filter(|(_, text)| !is_own_pod(text)) {
-            for (number, line) in text.lines().enumerate() {
+            for (number, line) in (1..).zip(text.lines()) {
                 if let Some(asked) = wrong.iter().find(|asked| line.contains(asked.as_str())) {
                     found.push(format!(
-                        "{path}, line {}: asks {asked}, where only kube-apiserver answers, and not the proxy; write {main}",
-                        number + 1
+                        "{path}, line {number}: asks {asked}, where only kube-apiserver answers, and not the proxy; write {main}"
                     ));
                 }
             }
@@ -155,16 +133,30 @@ impl Node<'_> {
     }
 
     /// Addresses that clients may use.
-    fn outer(&self) -> impl Iterator<Item = &(String, IpAddr)> {
-        self.addresses.iter().filter(|(interface, ip)| {
-            let is_link_local = match ip {
-                IpAddr::V4(ip) => ip.is_link_local(),
-                IpAddr::V6(ip) => ip.is_unicast_link_local(),
-            };
-            let is_inner = INNER.iter().any(|name| interface.starts_with(name));
-            !ip.is_loopback() && !is_link_local && !is_inner
-        })
+    fn outer(&self) -> impl Iterator<Item = IpAddr> {
+        let is_inner = |name: &str| INNER.iter().any(|inner| name.starts_with(inner));
+        let outer = self.addresses.iter();
+        let outer = outer.filter(move |(name, _)| !is_inner(name));
+        outer.map(|(_, ip)| *ip).filter(is_for_clients)
     }
+}
+
+/// The address that a flag gives; `None`: any.
+fn ip(flags: &Flags, flag: &str) -> Result<Option<IpAddr>, String> {
+    let ip = flags.get(flag).map(|given| {
+        let ip = given.parse::<IpAddr>();
+        ip.map_err(|_| format!("--{flag}={given} is no IP address"))
+    });
+    Ok(ip.transpose()?.filter(|ip| !ip.is_unspecified()))
+}
+
+/// Whether clients on other machines can use an address of this one.
+pub fn is_for_clients(address: &IpAddr) -> bool {
+    let is_link_local = match address {
+        IpAddr::V4(address) => address.is_link_local(),
+        IpAddr::V6(address) => address.is_unicast_link_local(),
+    };
+    !address.is_loopback() && !is_link_local
 }
 
 /// Whether this is the manifest of the proxy's own static pod.
@@ -179,17 +171,14 @@ fn is_own_pod(manifest: &str) -> bool {
 fn virtual_ips(path: &str, contents: &str) -> Vec<IpAddr> {
     let ip = |word: &str| {
         let word = word.split('/').next()?;
-        word.trim_matches(|c: char| "'\"[]()".contains(c))
-            .parse()
-            .ok()
+        let ip = word.trim_matches(|c: char| "'\"[]()".contains(c));
+        ip.parse().ok()
     };
     if path.ends_with(".conf") {
         let blocks = contents.split("virtual_ipaddress").skip(1);
         let blocks = blocks.filter_map(|rest| rest.split_once('{')?.1.split('}').next());
-        return blocks
-            .flat_map(str::split_whitespace)
-            .filter_map(ip)
-            .collect();
+        let words = blocks.flat_map(str::split_whitespace);
+        return words.filter_map(ip).collect();
     }
     let Ok(pod) = parse("", contents) else {
         return Vec::new();

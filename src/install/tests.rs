@@ -4,7 +4,6 @@
 mod cases;
 
 use std::collections::BTreeSet;
-use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
@@ -84,15 +83,11 @@ fn planned(
         endpoint: case.endpoint.map(|(host, port)| (host.to_owned(), port)),
         servers: case.servers,
     };
-    let virtual_ips: Vec<IpAddr> = case
-        .virtual_ips
-        .iter()
-        .map(|ip| ip.parse().unwrap())
-        .collect();
+    let virtual_ips = case.virtual_ips.iter().map(|ip| ip.parse().unwrap());
     let options = Options {
         layout: case.layout,
-        image: "kube-interop-proxy:0.1.0",
-        virtual_ips: &virtual_ips,
+        image: "kube-interop-proxy:0.1.0".to_owned(),
+        virtual_ips: virtual_ips.collect(),
     };
     plan(&node, &options)
 }

@@ -18,48 +18,54 @@ pub(super) fn items<'v>(value: &'v Value, path: &[&str]) -> &'v [Value] {
     list.map_or(&[], Vec::as_slice)
 }
 
+/// The value below `key`, made if it is not there.
+fn entry<'v>(value: &'v mut Value, key: &str, empty: impl Into<Value>) -> Option<&'v mut Value> {
+    let entry = value.as_mapping_mut()?.entry(key.into());
+    let inner = entry.or_insert(Value::Null);
+    if inner.is_null() {
+        *inner = empty.into();
+    }
+    Some(inner)
+}
+
 /// The mapping at this path, made if it is not there.
 pub(super) fn mapping<'v>(value: &'v mut Value, path: &[&str]) -> Option<&'v mut Value> {
     path.iter().try_fold(value, |value, key| {
-        let inner = value.as_mapping_mut()?.entry((*key).into());
-        let inner = inner.or_insert(Value::Null);
-        if inner.is_null() {
-            *inner = Value::Mapping(Mapping::new());
-        }
-        inner.is_mapping().then_some(inner)
+        entry(value, key, Mapping::new()).filter(|inner| inner.is_mapping())
     })
 }
 
 /// The list below `key`, made if it is not there.
 pub(super) fn list<'v>(value: &'v mut Value, key: &str) -> Option<&'v mut Vec<Value>> {
-    let entry = value.as_mapping_mut()?.entry(key.into());
-    let inner = entry.or_insert(Value::Null);
-    if inner.is_null() {
-        *inner = Value::Sequence(Vec::new());
-    }
-    inner.as_sequence_mut()
+    entry(value, key, Vec::<Value>::new())?.as_sequence_mut()
 }
 
-/// `None` removes the key.
-pub(super) fn set(value: &mut Value, key: &str, to: Option<Value>) {
-    let Some(mapping) = value.as_mapping_mut() else {
+/// The value at this path, to be changed.
+fn at_mut<'v>(value: &'v mut Value, path: &[&str]) -> Option<&'v mut Value> {
+    path.iter().try_fold(value, |value, key| value.get_mut(key))
+}
+
+/// Sets the key at the end of this path if there is a mapping for it; `None` removes the key.
+pub(super) fn set(value: &mut Value, path: &[&str], to: Option<Value>) {
+    let Some((key, above)) = path.split_last() else {
         return;
     };
-    match to {
-        Some(to) => drop(mapping.insert(key.into(), to)),
-        None => drop(mapping.shift_remove(key)),
+    match (at_mut(value, above).and_then(Value::as_mapping_mut), to) {
+        (Some(mapping), Some(to)) => drop(mapping.insert((*key).into(), to)),
+        (Some(mapping), None) => drop(mapping.shift_remove(*key)),
+        (None, _) => {}
     }
 }
 
 /// Removes the items of a list that are not `kept`, and the list if nothing is left.
-pub(super) fn retain(value: &mut Value, key: &str, kept: impl Fn(&Value) -> bool) {
-    let Some(list) = value.get_mut(key).and_then(Value::as_sequence_mut) else {
+pub(super) fn retain(value: &mut Value, path: &[&str], kept: impl FnMut(&Value) -> bool) {
+    let Some(Value::Sequence(list)) = at_mut(value, path) else {
         return;
     };
     let before = list.len();
     list.retain(kept);
     if list.is_empty() && before > 0 {
-        set(value, key, None);
+        set(value, path, None);
     }
 }
 

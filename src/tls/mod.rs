@@ -6,6 +6,6 @@ pub mod files;
 pub mod metrics;
 pub mod rotation;
 pub mod serving;
-mod sni;
+pub mod sni;
 pub mod store;
 pub mod verify;

@@ -119,14 +119,20 @@ fn domains(key: &CertifiedKey) -> Vec<String> {
     let common_name = leaf.subject().iter_common_name().last();
     let common_name = common_name.and_then(|name| name.as_str().ok());
     let common_name = common_name.filter(|name| is_domain(name));
-    let alternatives = leaf.subject_alternative_name().ok().flatten();
-    let alternatives = alternatives.iter().flat_map(|it| &it.value.general_names);
-    let alternatives = alternatives.filter_map(|name| match name {
+    let names = common_name.into_iter().chain(alternative_names(&leaf));
+    names.map(str::to_ascii_lowercase).collect()
+}
+
+/// DNS names that a certificate is for.
+pub fn alternative_names<'c>(leaf: &'c X509Certificate<'_>) -> impl Iterator<Item = &'c str> {
+    let names = leaf.subject_alternative_name().ok().flatten();
+    let names = names
+        .into_iter()
+        .flat_map(|names| &names.value.general_names);
+    names.filter_map(|name| match name {
         GeneralName::DNSName(name) => Some(*name),
         _ => None,
-    });
-    let names = common_name.into_iter().chain(alternatives);
-    names.map(str::to_ascii_lowercase).collect()
+    })
 }
 
 /// Whether a common name is a domain, and not a person or an address.

@@ -7,7 +7,8 @@ use std::net::{IpAddr, SocketAddr};
 use super::finding::Finding;
 use super::told;
 use crate::cli::addresses::held;
-use crate::config::Config;
+use crate::config::{Config, joined};
+use crate::install::is_for_clients;
 use crate::local::process;
 
 /// What cannot be read is left out.
@@ -26,19 +27,14 @@ fn unserved_of(
     let serving = &config.serving;
     let port = serving.bind_address.port();
     let bound = [serving.bind_address, config.api_server.address];
-    let bound: BTreeSet<_> = (bound.iter().chain(&serving.additional_bind_addresses))
-        .filter(|address| address.port() == port)
-        .map(|address| address.ip().to_canonical())
-        .collect();
-    let unserved: BTreeSet<_> = own
-        .filter(|address| is_for_clients(*address) && !bound.contains(address))
-        .filter(|address| listeners.iter().any(|bound| takes(*bound, *address)))
-        .collect();
-    let unserved = unserved
-        .iter()
-        .map(|address| SocketAddr::new(*address, port).to_string());
-    let unserved = unserved.collect::<Vec<_>>().join(", ");
-    (!unserved.is_empty()).then(|| told::unserved(format!("port {port}"), unserved))
+    let bound = bound.iter().chain(&serving.additional_bind_addresses);
+    let bound = bound.filter(|address| address.port() == port);
+    let bound: BTreeSet<_> = bound.map(|address| address.ip().to_canonical()).collect();
+    let unserved = own.filter(|address| is_for_clients(address) && !bound.contains(address));
+    let unserved = unserved.filter(|it| listeners.iter().any(|bound| takes(*bound, *it)));
+    let unserved: BTreeSet<_> = unserved.map(|it| SocketAddr::new(it, port)).collect();
+    let listed = joined(&unserved, ", ");
+    (!unserved.is_empty()).then(|| told::unserved(format!("port {port}"), listed))
 }
 
 /// Whether a listener at `bound` takes connections to `address`. One of `::` may take IPv4, too.
@@ -48,14 +44,6 @@ fn takes(bound: IpAddr, address: IpAddr) -> bool {
         IpAddr::V6(bound) if bound.is_unspecified() => true,
         bound => bound.to_canonical() == address,
     }
-}
-
-fn is_for_clients(address: IpAddr) -> bool {
-    let is_link_local = match address {
-        IpAddr::V4(address) => address.is_link_local(),
-        IpAddr::V6(address) => address.is_unicast_link_local(),
-    };
-    !address.is_loopback() && !is_link_local
 }
 
 #[cfg(test)]

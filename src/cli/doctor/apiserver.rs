@@ -92,15 +92,18 @@ fn findings(config: &Config, reading: &FileSnapshot<'_>, observed: Observed) -> 
     let accepts = (trust.as_ref()).is_ok_and(|trust| trust.problems.is_empty());
     let version = version["gitVersion"].as_str();
     let version = version.unwrap_or("of unknown version");
-    let mut findings = Vec::from_iter(match (observed.status, observed.missing.as_str()) {
-        (StatusCode::OK, _) => Some(told::ready(&about, version)),
+    let missing = match observed.missing.as_str() {
+        "" => String::new(),
+        missing => format!(" ({missing})"),
+    };
+    let mut findings = Vec::from_iter(match observed.status {
+        StatusCode::OK => Some(told::ready(&about, version)),
         // It does not report its state to a client that it does not trust.
-        (StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN, _) if !accepts => None,
-        (status, "") => Some(told::not_ready(&about, version, status)),
-        (status, missing) => Some(told::not_ready(
+        StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN if !accepts => None,
+        status => Some(told::not_ready(
             &about,
             version,
-            format!("{status} ({missing})"),
+            format!("{status}{missing}"),
         )),
     });
     findings.extend(is_too_old(version).then(|| told::too_old(&about, version)));
@@ -129,9 +132,12 @@ fn trust_findings(about: &str, trust: &TrustReport) -> Vec<Finding> {
     if trust.problems.is_empty() && trust.warnings.is_empty() {
         return vec![told::accepts(about)];
     }
-    let parts = |sentence: &dyn Display| match sentence.to_string().split_once(": ") {
-        Some((what, advice)) => (what.to_owned(), advice.to_owned()),
-        None => (sentence.to_string(), "read its log".to_owned()),
+    let parts = |sentence: &dyn Display| {
+        let sentence = sentence.to_string();
+        let parts = sentence
+            .split_once(": ")
+            .unwrap_or((&sentence, "read its log"));
+        (parts.0.to_owned(), parts.1.to_owned())
     };
     let problems = trust.problems.iter().map(|it| parts(it));
     let problems = problems.map(|(what, advice)| told::rejects(about, what, advice));

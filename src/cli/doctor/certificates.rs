@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::net::Ipv4Addr;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rustls::CertificateError;
 use rustls::client::WebPkiServerVerifier;
@@ -45,20 +45,18 @@ pub fn findings(
         config,
         files,
         reading,
-        now: now
-            .duration_since(SystemTime::UNIX_EPOCH)
-            .unwrap_or_default(),
+        now: now.duration_since(UNIX_EPOCH).unwrap_or_default(),
     };
     let mut checked = BTreeSet::new();
     let once = files
         .iter()
         .filter(|file| !file.is_key() && checked.insert(&file.path));
     let validity = once.filter_map(|file| certificates.validity(file));
-    let uses = [
+    let (client, serving) = (
         certificates.client_certificate(),
         certificates.serving_certificate(),
-    ];
-    validity.chain(uses.into_iter().flatten()).collect()
+    );
+    validity.chain(client).chain(serving).collect()
 }
 
 impl CertificateFiles<'_> {
@@ -96,7 +94,7 @@ impl CertificateFiles<'_> {
         let chain = self.reading.certificates(path).ok()?;
         let ca_file = &serving.request_header_client_ca_file;
         let peers = self.reading.client_roots(ca_file).ok()?;
-        let now = SystemTime::UNIX_EPOCH + self.nearest_valid_time(&chain)?;
+        let now = UNIX_EPOCH + self.nearest_valid_time(&chain)?;
         let names = &serving.request_header_allowed_names;
         let authenticator = Authenticator {
             generation: 0,

@@ -15,7 +15,7 @@ use super::told;
 use crate::cluster::connector::{self, Connector, within};
 use crate::cluster::etcd::orders_requested_progress;
 use crate::cluster::keys::{EtcdKeys, Topic};
-use crate::config::{Config, EtcdConfig};
+use crate::config::{Config, EtcdConfig, joined};
 use crate::tls::files::FileSnapshot;
 
 const KEYS: ConfigKeys = ConfigKeys {
@@ -71,11 +71,11 @@ pub async fn check(config: &Config, reading: &FileSnapshot<'_>) -> EtcdReport {
         let about = format!("etcd {at}");
         match answer {
             Ok((status, client)) => {
-                let mut findings = match status {
-                    Some(it) => of_status(&about, it.version(), it.leader(), it.errors()),
-                    None => of_status(&about, "", 0, &[]),
-                };
                 let version = status.as_ref().map_or("", StatusResponse::version);
+                let mut findings = match status {
+                    Some(it) => of_status(&about, version, it.leader(), it.errors()),
+                    None => of_status(&about, version, 0, &[]),
+                };
                 if is_quiet(client.clone(), &key, version).await {
                     findings.push(told::no_progress(&about, PROGRESS_TIMEOUT.as_secs()));
                 }
@@ -108,11 +108,10 @@ fn clusters(etcd: &EtcdConfig, answers: &[Answer]) -> Option<Finding> {
     });
     let members: Vec<_> = members.collect();
     let several = members.iter().any(|(cluster, _)| *cluster != members[0].0);
-    let members = members
+    let named = members
         .iter()
         .map(|(cluster, at)| format!("{at} of {cluster:x}"));
-    let members = members.collect::<Vec<_>>().join(", ");
-    several.then(|| told::clusters("etcd.endpoints", members))
+    several.then(|| told::clusters("etcd.endpoints", joined(named, ", ")))
 }
 
 /// `leader`: 0 if there is none; `errors`: alarms and others.
@@ -146,17 +145,13 @@ async fn is_quiet(mut client: Client, key: &str, version: &str) -> bool {
     let Ok(mut stream) = within(client.watch(key, Some(options))).await else {
         return false;
     };
-    if timeout(PROGRESS_TIMEOUT, notified(&mut stream))
-        .await
-        .is_ok()
-    {
-        return false;
+    let told = timeout(PROGRESS_TIMEOUT, notified(&mut stream)).await;
+    if told.is_ok() || !orders_requested_progress(version) {
+        return told.is_err();
     }
-    if !orders_requested_progress(version) || within(stream.request_progress()).await.is_err() {
-        return true;
-    }
+    let requested = within(stream.request_progress()).await;
     let told = timeout(REQUESTED_PROGRESS_TIMEOUT, notified(&mut stream));
-    told.await.is_err()
+    requested.is_err() || told.await.is_err()
 }
 
 /// Waits for a progress notification, or the end of the watch.

@@ -7,7 +7,7 @@ use std::fmt::{self, Display, Formatter};
 
 use serde_json::{Value, json};
 
-use crate::config::escaped;
+use crate::config::{escaped, shortened};
 
 /// Longest part of a line, in characters.
 const MAX_CHARS: usize = 1000;
@@ -46,17 +46,9 @@ pub fn code(number: u16) -> String {
 }
 
 impl Finding {
-    /// Where the code is explained: the heading of a page. It is a URL as soon as the package names its repository.
+    /// Where the code is explained: the heading of a page.
     fn link(&self) -> String {
-        let repository = match env!("CARGO_PKG_REPOSITORY") {
-            "" => String::new(),
-            url => format!(
-                concat!("{url}/blob/v", env!("CARGO_PKG_VERSION"), "/"),
-                url = url
-            ),
-        };
-        let anchor = code(self.code).to_lowercase();
-        format!("{repository}docs/findings.md#{anchor}")
+        format!("docs/findings.md#kip-{:03}", self.code)
     }
 
     /// What it is about, and what was found.
@@ -124,10 +116,7 @@ fn count(findings: &[Finding], level: Level) -> usize {
 
 /// Escapes and shortens text.
 fn plain(text: &str) -> String {
-    match text.char_indices().nth(MAX_CHARS) {
-        Some((end, _)) => escaped(&text[..end], is_plain) + "…",
-        None => escaped(text, is_plain),
-    }
+    escaped(&shortened(text, MAX_CHARS), is_plain)
 }
 
 /// Neither a control character nor one that reorders text or breaks lines.

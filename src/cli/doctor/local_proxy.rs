@@ -122,18 +122,16 @@ fn running(config: &Config, running: &ServerStatus, at: Option<SocketAddr>) -> V
     let shown = id.unwrap_or("no server ID yet");
     let advertised = config.peer.advertise_address;
     let configured = config.identity.server_id.as_deref();
-    let other = configured.filter(|_| configured != id);
-    let differs = match advertised.port() != 0 && at != Some(canonical(advertised)) {
-        true => Some(format!(
+    let how = match configured.filter(|_| configured != id) {
+        _ if advertised.port() != 0 && at != Some(canonical(advertised)) => Some(format!(
             "it advertises {endpoint}, the file says {advertised}"
         )),
-        false => other.map(|other| format!("its server ID is {shown}, the file says {other}")),
+        other => other.map(|other| format!("its server ID is {shown}, the file says {other}")),
     };
-    let differs = differs.map(|how| told::runs_otherwise(ABOUT, how));
-    let missing = running.missing.join("; ");
-    let state = match missing.is_empty() {
-        true => told::proxy_ready(ABOUT, shown, endpoint, &running.version),
-        false => told::proxy_not_ready(ABOUT, shown, endpoint, missing),
+    let differs = how.map(|how| told::runs_otherwise(ABOUT, how));
+    let state = match running.missing.join("; ").as_str() {
+        "" => told::proxy_ready(ABOUT, shown, endpoint, &running.version),
+        missing => told::proxy_not_ready(ABOUT, shown, endpoint, missing),
     };
     differs.into_iter().chain([state]).collect()
 }

@@ -42,24 +42,20 @@ const PATIENCE: Duration = Duration::from_secs(12);
 /// What is to be said of a configuration file with these problems.
 pub fn of_file(file: &Path, problems: Option<Vec<Problem>>) -> Vec<Finding> {
     let about = format!("configuration {}", file.display());
-    match problems {
-        None => vec![told::no_problems(about)],
-        Some(problems) => {
-            let told = problems.iter();
-            told.map(|it| told::misconfigured(&about, it)).collect()
-        }
-    }
+    let Some(problems) = problems else {
+        return vec![told::no_problems(about)];
+    };
+    let told = problems.iter().map(|it| told::misconfigured(&about, it));
+    told.collect()
 }
 
 /// Checks everything that the configuration in `file` names, as far as possible even if the file has problems.
 pub async fn examine(file: &Path) -> Vec<Finding> {
     let mut findings = of_file(file, config::load(file).err());
+    let why = "the configuration must be right first";
     match config::load_without_files(file) {
         Ok(config) => findings.extend(live(&config, file, true).await),
-        Err(_) => findings.push(told::skipped(
-            "everything else",
-            "the configuration must be right first",
-        )),
+        Err(_) => findings.push(told::skipped("everything else", why)),
     }
     findings
 }
@@ -107,10 +103,7 @@ async fn cluster(
 ) -> Vec<Finding> {
     let configured = canonical(config.peer.advertise_address);
     let mine: Vec<_> = [configured].into_iter().chain(here.advertised).collect();
-    let runs_as = here
-        .running
-        .as_ref()
-        .and_then(|running| running.id.as_deref());
+    let runs_as = here.running.as_ref().and_then(|it| it.id.as_deref());
     let id = config.identity.server_id.as_deref().or(runs_as);
     let mut findings = peers::server_ids(id, &mine, stored);
     let names = &config.serving.request_headers;

@@ -97,10 +97,12 @@ fn live_peers<'i>(inventory: &'i Inventory, mine: &[SocketAddr]) -> Vec<PeerServ
 /// Addresses of living apiservers at the port of mine, unless `mine`. Loopback ones only if mine is one.
 fn advertised(inventory: &Inventory, mine: &[SocketAddr]) -> impl Iterator<Item = SocketAddr> {
     let loopback = mine.iter().any(|address| address.ip().is_loopback());
-    let addresses = inventory.advertised.iter();
-    addresses
-        .filter_map(|ip| Some(SocketAddr::new(*ip, mine.first()?.port())))
-        .filter(move |address| !mine.contains(address) && (loopback || !address.ip().is_loopback()))
+    let usable = inventory
+        .advertised
+        .iter()
+        .filter(move |ip| loopback || !ip.is_loopback());
+    let addresses = usable.filter_map(|ip| Some(SocketAddr::new(*ip, mine.first()?.port())));
+    addresses.filter(|address| !mine.contains(address))
 }
 
 /// Whether a proxy with this ID or at this address lives.
@@ -184,10 +186,10 @@ async fn trust(maker: &Arc<ClientMaker>, names: &RequestHeaders, address: Socket
     let invented = format!("kube-interop-proxy-invented-{:016x}", rand::random::<u64>());
     let mut headers = client::identity(names, &invented, &[]).map_err(|error| error.to_string())?;
     headers.extend([REROUTED, PEER_PROXIED].map(|name| (name, HeaderValue::from_static("true"))));
-    let headers: Vec<(HeaderName, HeaderValue)> = headers
+    let headers = headers
         .iter()
-        .map(|(name, value)| (name.clone(), value.clone()))
-        .collect();
+        .map(|(name, value)| (name.clone(), value.clone()));
+    let headers: Vec<(HeaderName, HeaderValue)> = headers.collect();
     let answer = maker.client(address).get(PATH, &headers).await;
     let answer = answer.map_err(|error| ConnectionFailure::from(error).description(&KEYS))?;
     // A proxy sends this header to trusted peers only.

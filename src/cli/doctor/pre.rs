@@ -2,6 +2,7 @@
 //! `check --live` does, with the kube-apiserver at the address that it has now.
 
 use std::collections::BTreeSet;
+use std::net::IpAddr;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::Command;
@@ -46,10 +47,8 @@ pub async fn examine(file: &Path) -> Vec<Finding> {
         findings.push(held(port, &process::holders(port), expected));
     }
     // As long as the kube-apiserver has not left it to the proxy.
-    if process::listeners(serving.port())
-        .iter()
-        .all(|ip| !ip.is_loopback())
-    {
+    let listeners = process::listeners(serving.port());
+    if !listeners.iter().any(IpAddr::is_loopback) {
         config.api_server.address = config.peer.advertise_address;
     }
     findings.extend(live(&config, file, false).await);
@@ -82,10 +81,8 @@ async fn kubelet() -> Finding {
         Ok((StatusCode::OK, _)) => {
             let said = Command::new("kubelet").arg("--version").output();
             let said = said.map(|it| String::from_utf8_lossy(&it.stdout).trim().to_owned());
-            told::kubelet(
-                ABOUT,
-                said.unwrap_or_else(|_| "one of unknown version".to_owned()),
-            )
+            let unknown = || "one of unknown version".to_owned();
+            told::kubelet(ABOUT, said.ok().unwrap_or_else(unknown))
         }
         Ok((status, _)) => told::no_kubelet(ABOUT, format!("/healthz says {status}")),
         Err(error) => told::no_kubelet(ABOUT, format!("{KUBELET}: {error}")),

@@ -20,6 +20,7 @@ use super::told;
 use crate::cli::etcd::hung_up;
 use crate::client::{Client, ClientError, ClientMaker, ClientResponse};
 use crate::cluster::source::SourceError;
+use crate::config::joined;
 use crate::log_throttle::chain;
 use crate::relay::answer::Refusal;
 
@@ -94,14 +95,12 @@ impl From<SourceError> for ConnectionFailure {
 impl ConnectionFailure {
     /// By the texts of rustls and of the system: etcd's client library keeps no more of a cause.
     fn caused_by(why: String) -> Self {
-        if let Some((_, alert)) = why.split_once(ALERT)
-            && ["Certificate", "UnknownCA", "AccessDenied", "DecryptError"]
-                .iter()
-                .any(|about| alert.contains(about))
-        {
-            return Self::CertificateRefused(alert.to_owned());
-        }
+        let alert = why.split_once(ALERT).map_or("", |(_, alert)| alert);
+        let mut refusals = ["Certificate", "UnknownCA", "AccessDenied", "DecryptError"].iter();
         match &why {
+            _ if refusals.any(|about| alert.contains(about)) => {
+                Self::CertificateRefused(alert.to_owned())
+            }
             why if why.contains("Connection refused") => Self::Refused,
             why if why.contains("timed out") => Self::TimedOut,
             why if why.contains("corrupt message") => Self::NotTls,
@@ -201,8 +200,7 @@ fn is_from_proxy(answer: &ClientResponse) -> bool {
 fn missing(body: &[u8]) -> String {
     let text = String::from_utf8_lossy(body);
     let failed = text.lines().filter_map(|line| line.strip_prefix("[-]"));
-    let names: Vec<_> = failed.filter_map(|line| line.split(' ').next()).collect();
-    names.join(", ")
+    joined(failed.filter_map(|line| line.split(' ').next()), ", ")
 }
 
 /// Minimum number of seconds by which the clock of a server is ahead of this machine's; negative: behind. `None`: it did

@@ -153,8 +153,6 @@ impl Inventory {
 
 /// Without what cannot be decoded: the proxy names it on its status page.
 fn decoded<T, E>(items: &[EtcdItem], decode: impl Fn(&[u8]) -> Result<T, E>) -> Vec<(String, T)> {
-    let decoded = items
-        .iter()
-        .filter_map(|item| Some((item.key.clone(), decode(&item.value).ok()?)));
-    decoded.collect()
+    let decoded = |item: &EtcdItem| Some((item.key.clone(), decode(&item.value).ok()?));
+    items.iter().filter_map(decoded).collect()
 }

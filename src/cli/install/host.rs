@@ -9,7 +9,7 @@ use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as 
 use std::path::{Path, PathBuf};
 
 use crate::cli::addresses::held;
-use crate::config;
+use crate::config::{self, joined};
 use crate::install::state::{APISERVER, CONFIG, State};
 use crate::install::{self, DIRECTORY, MANIFESTS, Node};
 
@@ -159,14 +159,10 @@ impl Host {
         if !self.is_whole() {
             return Ok(());
         }
-        let path = self.own(".check.yaml");
-        write_new(&path, config, 0o600).map_err(|error| failed(&path, &error))?;
-        let checked = config::check(&path);
-        gone(&path, fs::remove_file(&path))?;
-        checked.map(drop).map_err(|problems| {
-            let problems: Vec<_> = problems.iter().map(ToString::to_string).collect();
-            problems.join("\n")
-        })
+        match config::check_text(&self.own(CONFIG), config.to_owned()) {
+            Ok(_) => Ok(()),
+            Err(problems) => Err(joined(&problems, "\n")),
+        }
     }
 
     /// Keeps what is there in `before/`, unless a change that was broken off has kept what was there before it.
@@ -175,11 +171,11 @@ impl Host {
             return Ok(());
         }
         let (new, kept) = (self.own(".before"), self.own(BEFORE));
-        gone(&new, fs::remove_dir_all(&new))?;
+        remove(&new)?;
         let mut files = state.files().to_vec();
         files.push((UNFINISHED.to_owned(), String::new()));
         write_into(&new, &files)?;
-        gone(&kept, fs::remove_dir_all(&kept))?;
+        remove(&kept)?;
         fs::rename(&new, &kept).map_err(|error| failed(&kept, &error))
     }
 
@@ -189,8 +185,7 @@ impl Host {
     }
 
     pub(super) fn finish(&self) -> Result<(), String> {
-        let path = self.own(BEFORE).join(UNFINISHED);
-        gone(&path, fs::remove_file(&path))
+        remove(&self.own(BEFORE).join(UNFINISHED))
     }
 
     /// Writes a file of a [`State`] in one step, with the mode that it had.
@@ -202,8 +197,7 @@ impl Host {
     }
 
     pub(super) fn remove(&self, name: &str) -> Result<(), String> {
-        let path = self.file(name);
-        gone(&path, fs::remove_file(&path))
+        remove(&self.file(name))
     }
 
     fn put(&self, to: &Path, text: &str, mode: u32) -> Result<(), Error> {
@@ -220,12 +214,10 @@ impl Host {
 
     /// Takes the proxy's own directory away; what others put there stays.
     pub(super) fn clean_up(&self) -> Result<(), String> {
-        for name in [BEFORE, ".before"] {
-            let path = self.own(name);
-            gone(&path, fs::remove_dir_all(&path))?;
+        for name in [BEFORE, ".before", LOCK] {
+            remove(&self.own(name))?;
         }
-        let (lock, directory) = (self.own(LOCK), self.path(DIRECTORY));
-        gone(&lock, fs::remove_file(&lock))?;
+        let directory = self.path(DIRECTORY);
         match fs::remove_dir(&directory) {
             Err(error) if error.kind() == ErrorKind::DirectoryNotEmpty => Ok(()),
             removed => gone(&directory, removed),
@@ -245,6 +237,17 @@ fn gone(path: &Path, removed: Result<(), Error>) -> Result<(), String> {
     }
 }
 
+/// Removes a file, or a directory with all that is in it, if it is there.
+fn remove(path: &Path) -> Result<(), String> {
+    gone(
+        path,
+        match path.is_dir() {
+            true => fs::remove_dir_all(path),
+            false => fs::remove_file(path),
+        },
+    )
+}
+
 fn read(path: &Path) -> Result<Vec<u8>, String> {
     let metadata = fs::metadata(path).map_err(|error| error.to_string())?;
     match metadata.is_file() && metadata.len() <= MAX_BYTES {
@@ -255,12 +258,12 @@ fn read(path: &Path) -> Result<Vec<u8>, String> {
 
 /// `None`: it is not there.
 fn text(path: &Path) -> Result<Option<String>, String> {
-    if matches!(fs::metadata(path), Err(error) if error.kind() == ErrorKind::NotFound) {
+    if matches!(fs::exists(path), Ok(false)) {
         return Ok(None);
     }
     let text = read(path).and_then(|it| String::from_utf8(it).map_err(|_| "not UTF-8 text".into()));
+    let text = text.map_err(|why| format!("{}: {why}", path.display()));
     text.map(Some)
-        .map_err(|why| format!("{}: {why}", path.display()))
 }
 
 fn write_new(path: &Path, text: &str, mode: u32) -> Result<(), Error> {

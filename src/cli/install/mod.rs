@@ -11,7 +11,6 @@ mod steps;
 
 use std::ffi::OsStr;
 use std::io::Error;
-use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Output};
 use std::time::Duration;
@@ -22,22 +21,12 @@ use self::host::{Host, write_into};
 use self::servers::Servers;
 use self::steps::Node;
 use super::status::timeout;
-use super::terminal::{ask, can_ask, complain, say};
+use super::terminal::{ask, complain, may_ask, say};
 use super::{USAGE, block_on, exit_code};
 use crate::config::Config;
 use crate::install::difference::difference;
 use crate::install::state::{APISERVER, CONFIG, PODS, State};
-use crate::install::{self, Layout, Options, Plan, normal};
-
-/// The image that the scripts of `deploy/release` make.
-const IMAGE: &str = concat!("kube-interop-proxy:", env!("CARGO_PKG_VERSION"));
-
-/// Nothing was asked for.
-const DEFAULTS: Options<'static> = Options {
-    layout: None,
-    image: IMAGE,
-    virtual_ips: &[],
-};
+use crate::install::{self, Options, Plan, normal};
 
 /// How the node was made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -51,19 +40,11 @@ pub struct InstallArguments {
     /// What the node was made by.
     #[arg(value_enum)]
     platform: Platform,
-    /// How the proxy runs. By default as it does now, or as a pod of its own.
-    #[arg(long, value_enum)]
-    layout: Option<Layout>,
-    /// Image of the proxy.
-    #[arg(long, default_value = IMAGE)]
-    image: String,
+    #[command(flatten)]
+    options: Options,
     /// Archive with the image, which the node's containerd is given first.
     #[arg(long, value_name = "FILE")]
     image_archive: Option<PathBuf>,
-    /// A virtual IP that this node may get, if neither kube-vip's nor keepalived's files nor kubeconfigs name it. Can be given
-    /// several times.
-    #[arg(long = "virtual-ip", value_name = "ADDRESS")]
-    virtual_ips: Vec<IpAddr>,
     /// Write the files into this directory, and change nothing.
     #[arg(long, value_name = "DIR", conflicts_with = "dry_run")]
     output_dir: Option<PathBuf>,
@@ -109,8 +90,7 @@ pub fn uninstall(arguments: &UninstallArguments) -> ExitCode {
 }
 
 fn ended(how: &How, asks: bool, work: impl Future<Output = Result<(), String>>) -> ExitCode {
-    if asks && !how.yes && !how.dry_run && !can_ask() {
-        complain("there is no terminal to ask at: --yes changes files without asking");
+    if !may_ask(!asks || how.yes || how.dry_run, "changes files") {
         return ExitCode::from(USAGE);
     }
     exit_code(block_on(work).map(|()| true))
@@ -120,29 +100,21 @@ async fn installed(arguments: &InstallArguments) -> Result<(), String> {
     let Platform::Kubeadm = arguments.platform;
     let how = &arguments.how;
     let host = Host::new(&how.root);
-    let options = Options {
-        layout: arguments.layout,
-        image: &arguments.image,
-        virtual_ips: &arguments.virtual_ips,
-    };
-    let (from, plan, settings) = planned_on(&host, &options, 1)?;
+    let options = &arguments.options;
+    let (mut from, mut plan, mut settings) = planned_on(&host, options, 1)?;
     let servers = Servers::new(&settings)?;
     // A first look that changes nothing needs no etcd.
-    let (from, plan, settings) = match servers.count().await {
-        Ok(count) if count > 1 => planned_on(&host, &options, count)?,
-        _ => (from, plan, settings),
-    };
+    if let Ok(count @ 2..) = servers.count().await {
+        (from, plan, settings) = planned_on(&host, options, count)?;
+    }
     for warning in &plan.warnings {
         complain(format_args!("note: {warning}"));
     }
     let to = plan.state;
     if let Some(directory) = &arguments.output_dir {
         let files = [CONFIG, APISERVER, PODS[0]].map(|name| (name.to_owned(), text(&to, name)));
-        let files: Vec<_> = files
-            .into_iter()
-            .filter(|(_, text)| !text.is_empty())
-            .collect();
-        return write_into(directory, &files);
+        let files = files.into_iter().filter(|(_, text)| !text.is_empty());
+        return write_into(directory, &Vec::from_iter(files));
     }
     let is_same = from == to;
     if !may_be_changed(&host, how, &from, &to)? {
@@ -167,7 +139,7 @@ async fn installed(arguments: &InstallArguments) -> Result<(), String> {
     if let Some(archive) = &arguments.image_archive {
         import(archive)?;
     }
-    has_image(&node.host, &arguments.image)?;
+    has_image(&node.host, &options.image)?;
     // A path of the container may be another one on the node.
     if plan.files.iter().all(|(file, on_node)| file == on_node) {
         node.host.check(&config)?;
@@ -180,7 +152,7 @@ async fn uninstalled(arguments: &UninstallArguments) -> Result<(), String> {
     let Platform::Kubeadm = arguments.platform;
     let how = &arguments.how;
     let host = Host::new(&how.root);
-    let (from, _, settings) = planned_on(&host, &DEFAULTS, 1)?;
+    let (from, _, settings) = planned_on(&host, &Options::default(), 1)?;
     let to = State::new(None, Vec::new(), from.plain()?);
     if !may_be_changed(&host, how, &from, &to)? {
         return Ok(());
@@ -189,13 +161,12 @@ async fn uninstalled(arguments: &UninstallArguments) -> Result<(), String> {
         return host.clean_up();
     }
     let servers = Servers::new(&settings)?;
-    let reachable = match servers.only_others_serve().await {
-        Ok(lines) if lines.is_empty() => true,
-        Ok(_) if arguments.force => true,
-        Err(_) if arguments.force => false,
-        Ok(lines) => return Err(forceable(&lines.join("; "))),
-        Err(why) => return Err(forceable(&why)),
-    };
+    let found = servers.only_others_serve().await;
+    let reachable = found.is_ok();
+    let (Ok(why) | Err(why)) = found.map(|lines| lines.join("; "));
+    if !arguments.force && !(reachable && why.is_empty()) {
+        return Err(format!("{why}; --force does it all the same"));
+    }
     confirm(how)?;
     let _alone = host.alone()?;
     let node = Node {
@@ -210,20 +181,17 @@ async fn uninstalled(arguments: &UninstallArguments) -> Result<(), String> {
     say("The proxy is removed; kube-apiserver serves at its address.\n")
 }
 
-fn forceable(why: &str) -> String {
-    format!("{why}; --force does it all the same")
-}
-
 /// What `install` would make of this node, and the settings with paths of this machine. Reads only.
 pub(super) fn planned() -> Result<(Plan, Config), String> {
-    let (_, plan, settings) = planned_on(&Host::new(Path::new("/")), &DEFAULTS, 1)?;
+    let host = Host::new(Path::new("/"));
+    let (_, plan, settings) = planned_on(&host, &Options::default(), 1)?;
     Ok((plan, settings))
 }
 
 /// What stands there, what is to stand there, and its settings with paths of this machine.
 fn planned_on(
     host: &Host,
-    options: &Options<'_>,
+    options: &Options,
     servers: usize,
 ) -> Result<(State, Plan, Config), String> {
     let node = host.node(servers)?;
@@ -258,21 +226,20 @@ fn text(state: &State, name: &str) -> String {
 
 /// The difference, as a person reads it before saying yes.
 fn shown(from: &State, to: &State) -> Result<String, String> {
-    let written = match from.apiserver() == to.apiserver() {
-        true => from.clone(),
-        false => from.with_apiserver(normal(from.apiserver())?),
-    };
     let mut shown = String::new();
     for name in [CONFIG, APISERVER, PODS[0]] {
-        let (before, after) = (text(&written, name), text(to, name));
-        if before != after {
-            shown += &format!("{name}:\n{}", difference(&before, &after));
+        let (before, after) = (text(from, name), text(to, name));
+        if before == after {
+            continue;
         }
-    }
-    if written != *from {
-        shown += &format!(
-            "({APISERVER} is written anew: comments in it are lost; before/ keeps them)\n"
-        );
+        let written = match name {
+            APISERVER => normal(&before)?,
+            _ => before.clone(),
+        };
+        shown += &format!("{name}:\n{}", difference(&written, &after));
+        if written != before {
+            shown += "(it is written anew: comments in it are lost; before/ keeps them)\n";
+        }
     }
     if shown.is_empty() {
         shown += "Nothing is to be changed.\n";
@@ -329,10 +296,8 @@ fn has_image(host: &Host, image: &str) -> Result<(), String> {
     };
     // Each with a registry or without.
     let names = String::from_utf8_lossy(&listed.stdout);
-    match names
-        .lines()
-        .any(|name| name.rsplit('/').next() == Some(image))
-    {
+    let mut names = names.lines().map(|name| name.rsplit('/').next());
+    match names.any(|name| name == Some(image)) {
         true => Ok(()),
         false => Err(format!(
             "this node has no image {image}: bring it here with --image-archive FILE"

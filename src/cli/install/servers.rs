@@ -7,7 +7,7 @@ use std::time::Duration;
 use etcd_client::{Client, Compare, CompareOp, PutOptions, Txn, TxnOp};
 
 use crate::cli::etcd::{EtcdAccess, only_in};
-use crate::cli::text::plain;
+use crate::cli::text::{plain, plain_list};
 use crate::cluster::connector::{failed, within};
 use crate::cluster::json;
 use crate::cluster::keys::Topic;
@@ -62,10 +62,9 @@ impl Servers {
         let lives = lives.into_iter();
         let mut lives: HashMap<_, _> = lives.map(|it| (it.key, it.value)).collect();
         let known = records.into_iter().filter_map(|it| {
+            let live = lives.remove(&it.key);
             Some(Known {
-                live: lives
-                    .remove(&it.key)
-                    .and_then(|live| json::read(&live).ok()),
+                live: live.and_then(|live| json::read(&live).ok()),
                 record: json::read(&it.value).ok()?,
                 id: it.key,
             })
@@ -101,14 +100,9 @@ impl Servers {
         let lines = others.iter().filter_map(|other| {
             other.live.as_ref()?;
             let only = only_in(&other.record, own.clone());
-            let names: Vec<_> = only.iter().map(|(name, _)| plain(name)).collect();
-            (!names.is_empty()).then(|| {
-                format!(
-                    "{} serves what kube-apiserver here does not: {}",
-                    other.name(),
-                    names.join(", ")
-                )
-            })
+            let (name, names) = (other.name(), plain_list(only.iter().map(|(name, _)| name)));
+            let line = format!("{name} serves what kube-apiserver here does not: {names}");
+            (!only.is_empty()).then_some(line)
         });
         Ok(lines.collect())
     }
@@ -129,14 +123,9 @@ impl Servers {
                 }
             }
             let found = client.get(key, None).await.map_err(failed)?;
-            let found = found
-                .kvs()
-                .first()
-                .map(|it| String::from_utf8_lossy(it.value()));
-            Ok(Some(found.map_or_else(
-                || "another process".to_owned(),
-                |it| plain(&it),
-            )))
+            let owner = found.kvs().first();
+            let owner = owner.map(|it| plain(&String::from_utf8_lossy(it.value())));
+            Ok(owner.or_else(|| Some("another process".to_owned())))
         };
         self.etcd.ask(take).await
     }

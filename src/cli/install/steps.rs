@@ -1,4 +1,4 @@
-//! The steps of a change: its turn among the nodes, the files, until what they say runs, and back if it does not.
+//! The steps of a change: the lock among the nodes, the files, until what they say runs, and back if it does not.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -13,14 +13,14 @@ use crate::cli::doctor::Clients;
 use crate::cli::fetch;
 use crate::cli::terminal::complain;
 use crate::cli::wait::until_nothing_lacks;
-use crate::config::Config;
+use crate::config::{Config, joined};
 use crate::install::normal;
 use crate::install::state::State;
 use crate::log_throttle::chain;
 
 const PAUSE: Duration = Duration::from_millis(200);
-/// etcd is asked so often whose turn it is.
-const TURN_PAUSE: Duration = Duration::from_secs(1);
+/// etcd is asked so often for the lock.
+const LOCK_PAUSE: Duration = Duration::from_secs(1);
 /// As long as kubelet may take to start what it has tried in vain for a while.
 const TIME_TO_RETURN: Duration = Duration::from_secs(120);
 
@@ -48,7 +48,7 @@ impl Node {
         let Some(servers) = &self.servers else {
             return work().await;
         };
-        until(self.timeout, async || turn(servers).await).await?;
+        until(self.timeout, async || may_begin(servers).await).await?;
         let renewal = async {
             loop {
                 sleep(LOCK_RENEWAL).await;
@@ -102,20 +102,19 @@ impl Node {
         mut lacking: impl AsyncFnMut() -> Lacking,
     ) -> Result<(), String> {
         let mut early = begin(&self.host, from, to)?;
-        until(limit, async || {
+        let lacking = async || {
             early.go_on(&self.host, self.address())?;
             lacking().await
-        })
-        .await
+        };
+        until(limit, lacking).await
     }
 
     /// Nothing is changed if it fails.
     fn prepare(&self) -> Result<(), String> {
         if self.host.node(1)?.state() != self.from {
-            return Err(
-                "somebody changed the files meanwhile; nothing was changed here, call it again"
-                    .to_owned(),
-            );
+            let why =
+                "somebody changed the files meanwhile; nothing was changed here, call it again";
+            return Err(why.to_owned());
         }
         self.host.prepare()?;
         self.host.keep(&self.from)
@@ -160,8 +159,8 @@ impl Node {
             true => Err("the proxy has not ended yet".to_owned()),
             false => self.apiserver_serves().await,
         };
-        self.changed(&self.from, &self.to, self.timeout, lacking)
-            .await?;
+        let changing = self.changed(&self.from, &self.to, self.timeout, lacking);
+        changing.await?;
         if let Some(servers) = &self.servers {
             servers.forget_own().await?;
         }
@@ -198,13 +197,10 @@ impl Node {
         let (status, body) =
             answer.map_err(|error| format!("the proxy's admin port {admin}: {error}"))?;
         let body = String::from_utf8_lossy(&body);
-        let missing = body.lines().filter(|line| line.starts_with("[-]"));
+        let missing = joined(body.lines().filter(|line| line.starts_with("[-]")), "; ");
         match status {
             StatusCode::OK => Ok(()),
-            _ => Err(format!(
-                "the proxy is not ready: {}",
-                missing.collect::<Vec<_>>().join("; ")
-            )),
+            _ => Err(format!("the proxy is not ready: {missing}")),
         }
     }
 
@@ -230,8 +226,8 @@ async fn until(limit: Duration, mut lacking: impl AsyncFnMut() -> Lacking) -> Re
     ended.map_err(|why| format!("not within --timeout: {why}"))
 }
 
-/// Why it is not this node's turn; then it holds no lock.
-async fn turn(servers: &Servers) -> Lacking {
+/// Why this node may not be changed yet; then it holds no lock.
+async fn may_begin(servers: &Servers) -> Lacking {
     let why = match servers.lock().await? {
         Some(owner) => format!("another node is changed: {owner}"),
         None => {
@@ -243,6 +239,6 @@ async fn turn(servers: &Servers) -> Lacking {
             waiting.join("; ")
         }
     };
-    sleep(TURN_PAUSE).await;
+    sleep(LOCK_PAUSE).await;
     Err(why)
 }

@@ -10,7 +10,8 @@ use crate::admin::document::{
     CertificatesStatus, EtcdStatus, PeerStatus, ServerStatus, StatusDocument, WindowStatus,
     peer_state,
 };
-use crate::cli::text::{Table, fields, plain, span};
+use crate::cli::text::{fields, plain, plain_list, span, table};
+use crate::config::joined;
 use crate::kube::gvr::api_version;
 
 /// A certificate that expires sooner is shown: the log warns at the same time.
@@ -45,12 +46,9 @@ fn this_server(status: &StatusDocument) -> String {
         lines.extend(server.missing.iter().map(|it| ("", plain(it))));
     }
     lines.push(("etcd", etcd(&status.etcd)));
-    let not_followed = status.not_followed();
-    if !not_followed.is_empty() {
-        let forbidden = format!(
-            "etcd's role does not permit to read {}",
-            plain(&not_followed)
-        );
+    let forbidden = plain(&status.not_followed());
+    if !forbidden.is_empty() {
+        let forbidden = format!("etcd's role does not permit to read {forbidden}");
         lines.push(("Forbidden", forbidden));
     }
     lines.extend(status.window.iter().map(|it| ("Mixed", window(it))));
@@ -75,7 +73,7 @@ fn versions(server: &ServerStatus) -> String {
 
 /// Versions that differ, and what that means for requests.
 fn window(window: &WindowStatus) -> String {
-    let versions: Vec<_> = window.versions.iter().map(|it| plain(it)).collect();
+    let versions = joined(window.versions.iter().map(|it| plain(it)), " and ");
     let to = match &*window.policy {
         "Oldest" => "all to the oldest",
         "Newest" => "all to the newest",
@@ -88,11 +86,7 @@ fn window(window: &WindowStatus) -> String {
         0 => String::new(),
         left => format!("; requests that stayed nevertheless: {left}"),
     };
-    format!(
-        "{}, since {}, {to}{left}",
-        versions.join(" and "),
-        plain(since)
-    )
+    format!("{versions}, since {}, {to}{left}", plain(since))
 }
 
 fn etcd(etcd: &EtcdStatus) -> String {
@@ -108,32 +102,26 @@ fn etcd(etcd: &EtcdStatus) -> String {
 }
 
 fn peers(status: &StatusDocument) -> String {
-    let mut table = Table::new(["PEER", "ENDPOINT", "VERSION", "STATE"]);
-    for peer in &status.peers {
-        table.row([
-            plain(&peer.id),
-            plain(&peer.endpoint),
-            peer_version(peer),
-            state(peer),
-        ]);
-    }
+    let rows = status.peers.iter().map(|peer| {
+        let (id, endpoint) = (plain(&peer.id), plain(&peer.endpoint));
+        [id, endpoint, peer_version(peer), state(peer)]
+    });
     let alone = || "No other server is known.\n".to_owned();
-    table.lines().unwrap_or_else(alone)
+    table(["PEER", "ENDPOINT", "VERSION", "STATE"], rows).unwrap_or_else(alone)
 }
 
 /// The version of the binary, and the one that it emulates if they differ.
 fn peer_version(peer: &PeerStatus) -> String {
+    let is_of = |binary: &str, version: &str| {
+        let minor = binary.trim_start_matches('v').strip_prefix(version);
+        minor.is_some_and(|patch| patch.starts_with('.'))
+    };
     let binary = peer.binary_version.as_deref();
     match (binary, peer.compatibility_version.as_deref()) {
         (None, None) => "-".to_owned(),
         (Some(one), None) | (None, Some(one)) => plain(one),
-        (Some(binary), Some(emulated)) => {
-            let same = format!("{emulated}.");
-            match binary.trim_start_matches('v').starts_with(&same) {
-                true => plain(binary),
-                false => format!("{} as {}", plain(binary), plain(emulated)),
-            }
-        }
+        (Some(binary), Some(emulated)) if is_of(binary, emulated) => plain(binary),
+        (Some(binary), Some(emulated)) => format!("{} as {}", plain(binary), plain(emulated)),
     }
 }
 
@@ -179,38 +167,29 @@ fn differences(status: &StatusDocument) -> Option<String> {
             *counts.entry((group_version, with, without)).or_default() += 1;
         }
     }
-    let mut table = Table::new(["DIFFERENCE", "RESOURCES", "SERVED BY", "NOT BY"]);
-    for ((group_version, with, without), count) in counts {
+    let rows = counts.into_iter();
+    let rows = rows.map(|((group_version, with, without), count)| {
         let with = match with.is_empty() {
             true => "none that can be asked".to_owned(),
-            false => names(&with),
+            false => plain_list(with),
         };
-        table.row([group_version, count.to_string(), with, names(&without)]);
-    }
+        [group_version, count.to_string(), with, plain_list(without)]
+    });
     // Without another server there is nothing to compare.
     let compared = own.is_some() && servers.len() > 1;
     let same = || compared.then(|| "All servers that can be asked serve the same.\n".to_owned());
-    table.lines().or_else(same)
-}
-
-fn names(ids: &BTreeSet<&str>) -> String {
-    let names: Vec<_> = ids.iter().map(|id| plain(id)).collect();
-    names.join(", ")
+    table(["DIFFERENCE", "RESOURCES", "SERVED BY", "NOT BY"], rows).or_else(same)
 }
 
 /// Certificates that expire soon or have expired, and new files that cannot be used.
 fn certificates(certificates: &CertificatesStatus, now: OffsetDateTime) -> Option<String> {
-    let mut table = Table::new(["CERTIFICATE", "STATE"]);
-    for files in &certificates.broken {
-        let state = "its new files cannot be used, those before stay in use";
-        table.row([plain(files), state.to_owned()]);
-    }
-    for (file, end) in &certificates.expire {
-        if let Some(state) = end.as_deref().and_then(|end| expiry(end, now)) {
-            table.row([plain(file), state]);
-        }
-    }
-    table.lines()
+    let unused = "its new files cannot be used, those before stay in use";
+    let broken = certificates.broken.iter();
+    let broken = broken.map(|files| [plain(files), unused.to_owned()]);
+    let expire = certificates.expire.iter();
+    let expire =
+        expire.filter_map(|(file, end)| Some([plain(file), expiry(end.as_deref()?, now)?]));
+    table(["CERTIFICATE", "STATE"], broken.chain(expire))
 }
 
 /// `None` if it expires late enough.

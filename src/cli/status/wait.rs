@@ -6,15 +6,16 @@ use std::time::Duration;
 
 use super::fetch;
 use crate::admin::document::{ResourceStatus, StatusDocument};
-use crate::cli::text::plain;
+use crate::cli::text::{plain, plain_list};
 use crate::cli::wait::until_nothing_lacks;
 use crate::cli::{block_on, terminal};
+use crate::config::joined;
 use crate::kube::gvr::api_version;
 
 const PAUSE: Duration = Duration::from_millis(500);
 
 /// Asks the proxy at `admin` until nothing is lacking, at most for `timeout`.
-pub fn run(admin: &str, peers: usize, timeout: Duration) -> Result<bool, String> {
+pub(super) fn run(admin: &str, peers: usize, timeout: Duration) -> Result<bool, String> {
     let asking = until_nothing_lacks(timeout, PAUSE, async || match fetch(admin).await {
         Ok((_, document)) => lacking(&document, peers),
         Err(error) => vec![error],
@@ -28,8 +29,8 @@ fn lacking(status: &StatusDocument, peers: usize) -> Vec<String> {
     let server = &status.server;
     let mut lacking = Vec::new();
     if !server.ready {
-        let why: Vec<_> = server.missing.iter().map(|it| plain(it)).collect();
-        lacking.push(format!("this server is not ready: {}", why.join("; ")));
+        let why = joined(server.missing.iter().map(|it| plain(it)), "; ");
+        lacking.push(format!("this server is not ready: {why}"));
     }
     let serving = status.peers.iter().filter(|it| it.ready && !it.unhealthy);
     let serving = serving.count();
@@ -41,17 +42,14 @@ fn lacking(status: &StatusDocument, peers: usize) -> Vec<String> {
     if !status.discovery.current {
         lacking.push("the discovery of the apiserver was not read yet".to_owned());
     }
-    for source in &status.discovery.sources {
-        if source.state != "read" {
-            let servers = plain(&source.servers.join(", "));
-            let state = plain(&source.state);
-            lacking.push(format!("the discovery of {servers} is {state}"));
-        }
-    }
-    for claim in status.claims() {
-        let claim = plain(claim);
-        lacking.push(format!("a second proxy claims the server ID of {claim}"));
-    }
+    let sources = status.discovery.sources.iter();
+    let unread = sources.filter(|it| it.state != "read");
+    lacking.extend(unread.map(|source| {
+        let (servers, state) = (plain_list(&source.servers), plain(&source.state));
+        format!("the discovery of {servers} is {state}")
+    }));
+    let claims = status.claims().map(plain);
+    lacking.extend(claims.map(|it| format!("a second proxy claims the server ID of {it}")));
     let refused = |resource: &&ResourceStatus| !resource.local && resource.peers.is_empty();
     if let Some(refused) = group_versions(status.resources.iter().filter(refused)) {
         lacking.push(format!("no server that can be asked serves {refused}"));
@@ -76,8 +74,7 @@ fn group_versions<'a>(resources: impl Iterator<Item = &'a ResourceStatus>) -> Op
         *counts.entry(api_version(&group, &version)).or_default() += 1;
     }
     let texts = counts.iter().map(|(of, count)| format!("{of} ({count})"));
-    let texts: Vec<_> = texts.collect();
-    (!texts.is_empty()).then(|| texts.join(", "))
+    (!counts.is_empty()).then(|| joined(texts, ", "))
 }
 
 #[cfg(test)]
