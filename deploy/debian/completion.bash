@@ -102,7 +102,7 @@ _kube__interop__proxy() {
             return 0
             ;;
         kube__interop__proxy__subcmd__install)
-            opts="-h --layout --image --image-archive --virtual-ip --output-dir --root --dry-run --yes --timeout --help kubeadm"
+            opts="-h --layout --image --virtual-ip --image-archive --output-dir --root --dry-run --yes --timeout --help kubeadm"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -116,11 +116,11 @@ _kube__interop__proxy() {
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
-                --image-archive)
+                --virtual-ip)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
-                --virtual-ip)
+                --image-archive)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;

@@ -58,8 +58,8 @@ complete -c kube-interop-proxy -n "__fish_kube_interop_proxy_using_subcommand in
 sidecar\t'A second container of the apiserver\'s pod'
 native-sidecar\t'A native sidecar of the apiserver\'s pod; kubelet must be 1.29 or later'"
 complete -c kube-interop-proxy -n "__fish_kube_interop_proxy_using_subcommand install" -l image -d 'Image of the proxy' -r
-complete -c kube-interop-proxy -n "__fish_kube_interop_proxy_using_subcommand install" -l image-archive -d 'Archive with the image, which the node\'s containerd is given first' -r -F
 complete -c kube-interop-proxy -n "__fish_kube_interop_proxy_using_subcommand install" -l virtual-ip -d 'A virtual IP that this node may get, if neither kube-vip\'s nor keepalived\'s files nor kubeconfigs name it. Can be given several times' -r
+complete -c kube-interop-proxy -n "__fish_kube_interop_proxy_using_subcommand install" -l image-archive -d 'Archive with the image, which the node\'s containerd is given first' -r -F
 complete -c kube-interop-proxy -n "__fish_kube_interop_proxy_using_subcommand install" -l output-dir -d 'Write the files into this directory, and change nothing' -r -F
 complete -c kube-interop-proxy -n "__fish_kube_interop_proxy_using_subcommand install" -l root -d 'Where the node\'s files are' -r -F
 complete -c kube-interop-proxy -n "__fish_kube_interop_proxy_using_subcommand install" -l timeout -d 'How long other nodes and this one are waited for; then everything is put back' -r

@@ -78,8 +78,8 @@ _arguments "${_arguments_options[@]}" : \
 sidecar\:"A second container of the apiserver'\''s pod"
 native-sidecar\:"A native sidecar of the apiserver'\''s pod; kubelet must be 1.29 or later"))' \
 '--image=[Image of the proxy]:IMAGE:_default' \
-'--image-archive=[Archive with the image, which the node'\''s containerd is given first]:FILE:_files' \
 '*--virtual-ip=[A virtual IP that this node may get, if neither kube-vip'\''s nor keepalived'\''s files nor kubeconfigs name it. Can be given several times]:ADDRESS:_default' \
+'--image-archive=[Archive with the image, which the node'\''s containerd is given first]:FILE:_files' \
 '(--dry-run)--output-dir=[Write the files into this directory, and change nothing]:DIR:_files' \
 '--root=[Where the node'\''s files are]:DIR:_files' \
 '--timeout=[How long other nodes and this one are waited for; then everything is put back]:DURATION:_default' \
