@@ -36,7 +36,7 @@ pub(crate) use files::SHARED_AUTHORITY;
 pub use problem::{Problem, ProblemKind};
 pub use sections::*;
 pub(crate) use tree::{escaped, joined, shortened};
-pub(crate) use values::{has_cipher_suite, is_host_and_port};
+pub(crate) use values::{is_host_and_port, suite_named};
 
 /// A configuration with what is needed to notice that its file has changed.
 #[derive(Debug, Clone, PartialEq)]

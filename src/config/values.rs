@@ -283,18 +283,14 @@ pub(super) fn cipher_suite(node: &Node) -> Result<CipherSuite, String> {
     read(node, &format!("one of {names}"), suite_named)
 }
 
-/// Go has those that end with `_POLY1305_SHA256` without `_SHA256` as well.
-fn suite_named(found: &str) -> Option<CipherSuite> {
+/// The suite with this name of `--tls-cipher-suites`, if rustls has it. Go has those that end with `_POLY1305_SHA256` without
+/// `_SHA256` as well.
+pub(crate) fn suite_named(found: &str) -> Option<CipherSuite> {
     let name = match found.ends_with("_POLY1305") {
         true => &format!("{found}_SHA256"),
         false => found,
     };
     suites().get(name).copied()
-}
-
-/// Whether rustls has the suite with this name of `--tls-cipher-suites`.
-pub(crate) fn has_cipher_suite(name: &str) -> bool {
-    suite_named(name).is_some()
 }
 
 /// A domain pattern of `--tls-sni-cert-key`, in lower case, or an IP address.

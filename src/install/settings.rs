@@ -234,7 +234,7 @@ impl Derived<'_> {
         self.set("serving", "minTLSVersion", oldest);
         let suites = self.flags.list("tls-cipher-suites").into_iter();
         let (known, other): (Vec<_>, Vec<_>) =
-            suites.partition(|name| config::has_cipher_suite(name));
+            suites.partition(|name| config::suite_named(name).is_some());
         if !other.is_empty() {
             let other = other.join(", ");
             let left = match known.is_empty() {
