@@ -43,7 +43,7 @@ use crate::server::rotate::{self, Certificates, Rotations};
 use crate::tls::metrics::CertificateMetrics;
 use crate::tls::serving::ServingTls;
 use crate::tls::verify::ClientCas;
-use crate::watches::prover::Prover;
+use crate::watches::prover::ApiServers;
 use crate::{admin, cluster, discovery, local, otlp, publish, reload, server, watches};
 
 mod memory;
@@ -178,7 +178,7 @@ impl Wiring {
         peer_discovery: Arc<SharedPeerDiscovery>,
     ) -> anyhow::Result<Arc<Shared>> {
         let (given, control) = (&self.given, &mut self.control);
-        let prover = Prover::new(&config, &given.credentials, given.maker.clone())?;
+        let servers = ApiServers::new(&config, &given.credentials, given.maker.clone())?;
         let (connector, keys, local) = (&given.connector, &given.keys, &given.local);
         let metrics = Metrics::new(&self.registry)?;
         let shared = Arc::new(Shared {
@@ -192,7 +192,7 @@ impl Wiring {
             announcement: self.announcement.clone(),
             servers: ServerStates::default(),
             merge_cache: Cache::default(),
-            watches: watches::start(connector, keys, local, prover, control),
+            watches: watches::start(connector, keys, local, servers, control),
             limits: Limits::new(metrics.unread.clone()),
             metrics,
             tracer: otlp::start(&config, SpanMetrics::new(&self.registry)?, control)

@@ -115,13 +115,16 @@ fn own_id(host: &str, process: u32, random: &mut impl Rng) -> Arc<str> {
         .map(|_| char::from(BASE58[random.gen_range(0..BASE58.len())]))
         .collect();
     let tail = format!("-{process}-{digits}");
-    // Lower case letters, digits and `-`, beginning and ending with a letter or digit.
-    let host = host.to_ascii_lowercase();
-    let host = host.replace(|c: char| !c.is_ascii_alphanumeric(), "-");
+    // A Lease's name: lower case letters, digits, `-` and `.`, beginning and ending with a letter or digit.
+    let lower = host.to_lowercase();
+    let is_part = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
+    let host = lower.replace(|c| !is_part(c) && c != '.', "-");
     let host: String = host.chars().take(LONGEST - tail.len()).collect();
-    match host.trim_matches('-') {
-        "" => format!("proxy{tail}").into(),
-        host => format!("{host}{tail}").into(),
+    let labels = host.split('.').map(|label| label.trim_matches('-'));
+    let labels: Vec<_> = labels.filter(|label| !label.is_empty()).collect();
+    match labels.is_empty() {
+        true => format!("proxy{tail}").into(),
+        false => format!("{}{tail}", labels.join(".")).into(),
     }
 }
 

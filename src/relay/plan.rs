@@ -473,13 +473,6 @@ impl<'a> Planning<'a> {
         to(next, first).or_else(|| others.find_map(|choice| to(choice, later)))
     }
 
-    /// The resource's name: as discovery lists it, or as etcd has that of a custom one.
-    fn name(&self, listed: Option<&Arc<Gvr>>) -> Option<Arc<Gvr>> {
-        let custom = &self.snapshot.custom;
-        let custom = || custom.name_of(self.context.info.gvr()?).map(Arc::new);
-        listed.cloned().or_else(custom)
-    }
-
     /// To the local apiserver, unless it was tried.
     fn local(&self) -> Option<Route> {
         let shared = self.context.shared;

@@ -111,7 +111,7 @@ impl RelayService {
                 }
             }
         };
-        if let Some((watch, downstream)) = watch.zip(session.downstream()) {
+        if let Some(watch) = watch {
             watch.ended(&downstream.client, outcome);
         }
         outcome

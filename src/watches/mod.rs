@@ -30,7 +30,7 @@ use std::sync::Arc;
 use tokio::task::JoinSet;
 
 use self::change_logs::ChangeLogs;
-use self::prover::Prover;
+use self::prover::{ApiServers, Prover};
 use self::stored_here::StoredHere;
 use crate::cluster::connector::Connector;
 use crate::cluster::keys::{EtcdKeys, Topic};
@@ -48,7 +48,7 @@ pub fn start(
     connector: &Connector,
     keys: &EtcdKeys,
     local: &Arc<LocalState>,
-    prover: Prover,
+    servers: ApiServers,
     control: &mut JoinSet<()>,
 ) -> WatchState {
     let (change_logs, opened) = ChangeLogs::new();
@@ -59,7 +59,7 @@ pub fn start(
         stored_here.clone(),
         questions,
         connector.clone(),
-        prover,
+        Prover(servers),
     ));
     control.spawn(history::run(
         // After the followers of topics and the publisher.

@@ -25,6 +25,17 @@ use crate::tls::credentials::Current;
 /// Longest wait for the answer of a server.
 const TIMEOUT: Duration = Duration::from_secs(3);
 
+/// Asks a server.
+pub trait AskServer: Send + Sync + 'static {
+    /// The body of a 200; `None`: the server refuses.
+    fn get(
+        &self,
+        server: SocketAddr,
+        path: &str,
+        accept: &'static str,
+    ) -> impl Future<Output = Result<Option<Bytes>, NoAnswer>> + Send;
+}
+
 /// Why there is no answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NoAnswer {
@@ -36,28 +47,10 @@ pub enum NoAnswer {
     Gone,
 }
 
-/// Asks the local apiserver, its peers and etcd.
-pub struct Prover {
-    local: SocketAddr,
-    local_maker: Arc<ClientMaker>,
-    peers: Arc<ClientMaker>,
-}
+/// Asks servers and etcd.
+pub struct Prover<S>(pub S);
 
-impl Prover {
-    /// `local_maker`: makes clients of the local apiserver.
-    pub fn new(
-        config: &Config,
-        credentials: &Current,
-        local_maker: Arc<ClientMaker>,
-    ) -> Result<Self, MakerError> {
-        Ok(Self {
-            local: config.api_server.address,
-            local_maker,
-            // A peer's proxy asks its own apiserver.
-            peers: Arc::new(clients::of_proxies(config, credentials, TIMEOUT)?),
-        })
-    }
-
+impl<S: AskServer> Prover<S> {
     /// The kind of the resource, as the server's discovery has it.
     pub(super) async fn kind(
         &self,
@@ -65,7 +58,7 @@ impl Prover {
         resource: &Gvr,
     ) -> Result<Option<String>, NoAnswer> {
         let path = resource.group_version().path();
-        let document = self.get(server, &path, media_type::JSON).await?;
+        let document = self.0.get(server, &path, media_type::JSON).await?;
         Ok(document.and_then(|document| sample::kind(resource, &document)))
     }
 
@@ -79,7 +72,7 @@ impl Prover {
     ) -> Result<Option<bool>, NoAnswer> {
         let before = keys(&mut etcd, root).await?;
         let path = sample::list_path(resource);
-        let listed = self.get(server, &path, ACCEPT_METADATA).await?;
+        let listed = self.0.get(server, &path, ACCEPT_METADATA).await?;
         let Some(sample) = listed.and_then(|body| Sample::read(&body)) else {
             return Ok(None);
         };
@@ -91,40 +84,6 @@ impl Prover {
             (ListedIn::SameEtcd, None) => Ok(Some(true)),
             (ListedIn::OtherEtcd, _) => Ok(Some(false)),
             (ListedIn::MovedOn, _) => Err(NoAnswer::NotNow),
-        }
-    }
-
-    /// The body of a 200; `None`: the server refuses.
-    async fn get(
-        &self,
-        server: SocketAddr,
-        path: &str,
-        accept: &'static str,
-    ) -> Result<Option<Bytes>, NoAnswer> {
-        let headers = [(ACCEPT, HeaderValue::from_static(accept))];
-        let maker = match server == self.local {
-            true => &self.local_maker,
-            false => &self.peers,
-        };
-        let mut client = maker.client(server);
-        let deadline = Instant::now() + TIMEOUT;
-        let asking = client.call(Method::GET, path, &headers, None, deadline);
-        let answer = asking.await.map_err(|error| {
-            let no_answer = match &error {
-                ClientError::Refused => NoAnswer::Gone,
-                _ => NoAnswer::NotNow,
-            };
-            let error = &error as &dyn std::error::Error;
-            tracing::debug!(%server, path, error, "no metadata for final bookmarks");
-            no_answer
-        })?;
-        if answer.status == StatusCode::OK {
-            return Ok(Some(answer.body));
-        }
-        tracing::debug!(%server, path, status = %answer.status, "no metadata for final bookmarks");
-        match answer.status.is_server_error() || answer.status == StatusCode::TOO_MANY_REQUESTS {
-            true => Err(NoAnswer::NotNow),
-            false => Ok(None),
         }
     }
 }
@@ -162,4 +121,63 @@ async fn keys(etcd: &mut etcd_client::Client, root: &str) -> Result<KeyCount, No
         revision: answer.header().ok_or(NoAnswer::Etcd)?.revision(),
         keys: answer.count(),
     })
+}
+
+/// Asks the local apiserver and its peers.
+pub struct ApiServers {
+    local: SocketAddr,
+    local_maker: Arc<ClientMaker>,
+    peers: Arc<ClientMaker>,
+}
+
+impl ApiServers {
+    /// `local_maker`: makes clients of the local apiserver.
+    pub fn new(
+        config: &Config,
+        credentials: &Current,
+        local_maker: Arc<ClientMaker>,
+    ) -> Result<Self, MakerError> {
+        // A peer's proxy asks its own apiserver.
+        let peers = clients::of_proxies(config, credentials, TIMEOUT)?;
+        Ok(Self {
+            local: config.api_server.address,
+            local_maker,
+            peers: Arc::new(peers),
+        })
+    }
+}
+
+impl AskServer for ApiServers {
+    async fn get(
+        &self,
+        server: SocketAddr,
+        path: &str,
+        accept: &'static str,
+    ) -> Result<Option<Bytes>, NoAnswer> {
+        let headers = [(ACCEPT, HeaderValue::from_static(accept))];
+        let maker = match server == self.local {
+            true => &self.local_maker,
+            false => &self.peers,
+        };
+        let mut client = maker.client(server);
+        let deadline = Instant::now() + TIMEOUT;
+        let asking = client.call(Method::GET, path, &headers, None, deadline);
+        let answer = asking.await.map_err(|error| {
+            let no_answer = match &error {
+                ClientError::Refused => NoAnswer::Gone,
+                _ => NoAnswer::NotNow,
+            };
+            let error = &error as &dyn std::error::Error;
+            tracing::debug!(%server, path, error, "no metadata for final bookmarks");
+            no_answer
+        })?;
+        if answer.status == StatusCode::OK {
+            return Ok(Some(answer.body));
+        }
+        tracing::debug!(%server, path, status = %answer.status, "no metadata for final bookmarks");
+        match answer.status.is_server_error() || answer.status == StatusCode::TOO_MANY_REQUESTS {
+            true => Err(NoAnswer::NotNow),
+            false => Ok(None),
+        }
+    }
 }

@@ -12,7 +12,7 @@ use std::time::Duration;
 use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::task::JoinSet;
 
-use super::prover::{NoAnswer, Prover};
+use super::prover::{AskServer, NoAnswer, Prover};
 use crate::cluster::connector::{Connector, SharedClient};
 use crate::kube::gvr::Gvr;
 use crate::net::lock;
@@ -142,7 +142,7 @@ pub async fn run(
     stored_here: Arc<StoredHere>,
     mut questions: mpsc::Receiver<Arc<Stored>>,
     connector: Connector,
-    prover: Prover,
+    prover: Prover<impl AskServer>,
 ) {
     let asking = Arc::new(Asking {
         etcd: SharedClient::new(connector),
@@ -160,14 +160,14 @@ pub async fn run(
     }
 }
 
-struct Asking {
+struct Asking<S> {
     etcd: SharedClient,
     /// By whether the resource is custom, and whether it was asked for before.
     permits: [Semaphore; 4],
-    prover: Prover,
+    prover: Prover<S>,
 }
 
-impl Asking {
+impl<S: AskServer> Asking<S> {
     async fn ask(&self, stored: &Stored) {
         for attempt in 0..ATTEMPTS {
             let permits = 2 * usize::from(stored.question.custom) + usize::from(attempt > 0);

@@ -13,7 +13,7 @@ use crate::client::Client;
 use crate::config::Config;
 use crate::kube::discovery::documents;
 use crate::kube::gvr::{GroupVersion, Gvr, ResourceKind};
-use crate::watches::prover::Prover;
+use crate::watches::prover::{ApiServers, Prover};
 use crate::watches::storage;
 
 /// Nothing is said if the apiserver is too slow.
@@ -34,7 +34,7 @@ async fn probe(config: &Config, clients: &Clients, etcd: &etcd_client::Client) -
     let Some(listed) = listed(&mut maker.client(server)).await else {
         return Some(told::no_discovery(about));
     };
-    let prover = Prover::new(config, &clients.credentials, maker.clone()).ok()?;
+    let prover = Prover(ApiServers::new(config, &clients.credentials, maker.clone()).ok()?);
     let (mut here, mut elsewhere, mut asked) = (false, BTreeSet::new(), BTreeSet::new());
     for resource in listed {
         // Else the resource is not among those that kube-apiserver has built in, or is in `etcd.otherResources`.

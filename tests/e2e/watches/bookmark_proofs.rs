@@ -12,7 +12,7 @@ use kube_interop_proxy::cluster::connector::{self, Connector};
 use kube_interop_proxy::config;
 use kube_interop_proxy::tls::files::FileSnapshot;
 use kube_interop_proxy::watches::change_log::Withheld;
-use kube_interop_proxy::watches::change_logs::{self, ChangeLogs};
+use kube_interop_proxy::watches::change_logs::ChangeLogs;
 use kube_interop_proxy::watches::follower::WatchPosition;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
@@ -195,7 +195,7 @@ async fn thousands_of_watches_are_told_nothing_that_they_missed() {
         let (change_logs, registrations) = ChangeLogs::new();
         let change_logs = Arc::new(change_logs);
         let connector = Connector::new(&config, tls.clone());
-        let running = tokio::spawn(change_logs::run(connector, registrations));
+        let running = tokio::spawn(change_logs.run(connector, registrations));
         let streams: Vec<_> = (0..STREAMS as u64)
             .map(|stream| {
                 tokio::spawn(end(

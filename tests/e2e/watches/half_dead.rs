@@ -8,7 +8,7 @@ use bytes::Bytes;
 use kube_interop_proxy::cluster::connector::{Connector, EtcdTls};
 use kube_interop_proxy::config::EtcdConfig;
 use kube_interop_proxy::kube::gvr::Gvr;
-use kube_interop_proxy::watches::change_logs::{self, ChangeLogs};
+use kube_interop_proxy::watches::change_logs::ChangeLogs;
 use kube_interop_proxy::watches::prover::{AskServer, NoAnswer, Prover};
 use kube_interop_proxy::watches::stored_here::{self, Question, StoredHere};
 use tokio::sync::Semaphore;
@@ -40,7 +40,7 @@ async fn a_watch_that_is_silent_is_opened_at_another_member() {
     let other = FakeEtcd::start(VERSION, REVISION).await;
     silent.mute();
     let (change_logs, opened) = ChangeLogs::new();
-    let running = tokio::spawn(change_logs::run(connector(&[&silent, &other]), opened));
+    let running = tokio::spawn(change_logs.run(connector(&[&silent, &other]), opened));
     let log = change_logs.register(PODS, REVISION - 5, 0).unwrap();
     timeout(LONG, log.caught_up()).await.unwrap();
     for member in [&silent, &other] {
