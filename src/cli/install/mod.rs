@@ -164,7 +164,7 @@ async fn uninstalled(arguments: &UninstallArguments) -> Result<(), String> {
     let found = servers.only_others_serve().await;
     let reachable = found.is_ok();
     let (Ok(why) | Err(why)) = found.map(|lines| lines.join("; "));
-    if !arguments.force && !(reachable && why.is_empty()) {
+    if !arguments.force && (!reachable || !why.is_empty()) {
         return Err(format!("{why}; --force does it all the same"));
     }
     confirm(how)?;
