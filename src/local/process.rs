@@ -60,6 +60,16 @@ pub fn listeners(port: u16) -> Vec<IpAddr> {
     listening(&sockets, port).map(|it| it.local.ip()).collect()
 }
 
+/// The sockets that listen at `address`, or everywhere at its port; no later one has the same number. Reads files of the kernel.
+pub fn listening_at(address: SocketAddr) -> HashSet<u64> {
+    let sockets = sockets(address.port());
+    let there = listening(&sockets, address.port()).filter(|it| {
+        let ip = it.local.ip();
+        ip == address.ip() || ip.is_unspecified()
+    });
+    there.map(|it| it.inode).collect()
+}
+
 fn listening(sockets: &[Socket], port: u16) -> impl Iterator<Item = &Socket> {
     let at_port = sockets.iter().filter(move |it| it.local.port() == port);
     at_port.filter(|it| it.state == LISTEN)

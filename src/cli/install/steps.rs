@@ -1,10 +1,11 @@
 //! The steps of a change: the lock among the nodes, the files, until what they say runs, and back if it does not.
 
+use std::collections::HashSet;
 use std::net::SocketAddr;
 use std::time::Duration;
 
 use http::StatusCode;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 
 use super::change::begin;
 use super::host::Host;
@@ -16,11 +17,15 @@ use crate::cli::wait::until_nothing_lacks;
 use crate::config::{Config, joined};
 use crate::install::normal;
 use crate::install::state::State;
+use crate::local::process;
 use crate::log_throttle::chain;
 
 const PAUSE: Duration = Duration::from_millis(200);
 /// etcd is asked so often for the lock.
 const LOCK_PAUSE: Duration = Duration::from_secs(1);
+/// As long as kubelet may take to stop what has another manifest. It stops nothing if it runs what the manifest says: who wrote
+/// another one meanwhile was too quick for it.
+const TIME_TO_STOP: Duration = Duration::from_secs(45);
 /// As long as kubelet may take to start what it has tried in vain for a while.
 const TIME_TO_RETURN: Duration = Duration::from_secs(120);
 
@@ -78,6 +83,12 @@ impl Node {
             from.pods() != to.pods() || to.pods().is_empty() && from.apiserver() != to.apiserver();
         // Until it ends, the one from before answers at the admin port.
         let mut is_before = is_replaced && self.proxy_answers().await;
+        let on_loopback = self.settings.api_server.address;
+        let apiserver = match from.apiserver() == to.apiserver() {
+            true => HashSet::new(),
+            false => process::listening_at(on_loopback),
+        };
+        let begun = Instant::now();
         let lacking = async || {
             let ready = self.proxy_is_ready().await;
             is_before &= ready.is_ok();
@@ -85,6 +96,10 @@ impl Node {
                 return Err("kubelet has not stopped the proxy from before yet".to_owned());
             }
             ready?;
+            let is_there = !apiserver.is_disjoint(&process::listening_at(on_loopback));
+            if is_there && begun.elapsed() < TIME_TO_STOP {
+                return Err("kubelet has not stopped the kube-apiserver from before yet".to_owned());
+            }
             self.is_seen().await
         };
         match self.changed(from, to, self.timeout, lacking).await {
