@@ -1,23 +1,23 @@
 //! `install kubeadm` and `uninstall kubeadm`: the proxy beside the apiserver of a control plane node, and its removal.
 //!
 //! What is to be written is decided in [`crate::install`], from what stands on the node now. `steps` does it: `host` reads and
-//! replaces files, `change` says in which order, `ready` looks whether they run, and `servers` asks etcd for the other servers
+//! replaces files, `change` says in which order, `image` looks for the proxy's image, and `servers` asks etcd for the other servers
 //! and keeps the lock. A call that was broken off is continued by the next one, because every plan is made from the files of today.
 
 mod change;
 mod host;
+mod image;
 mod servers;
 mod steps;
 
-use std::ffi::OsStr;
-use std::io::Error;
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode, Output};
+use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 
 use self::host::{Host, write_into};
+use self::image::Image;
 use self::servers::Servers;
 use self::steps::Node;
 use super::status::timeout;
@@ -129,6 +129,7 @@ async fn installed(arguments: &InstallArguments) -> Result<(), String> {
         settings,
         servers: Some(servers),
         timeout: how.timeout,
+        image: Image::of(&host, &options.image),
         host,
         from,
         to,
@@ -137,9 +138,11 @@ async fn installed(arguments: &InstallArguments) -> Result<(), String> {
         return node.runs().await;
     }
     if let Some(archive) = &arguments.image_archive {
-        import(archive)?;
+        image::import(archive)?;
     }
-    has_image(&node.host, &options.image)?;
+    if !options.image.contains('/') {
+        node.image.is_there()?;
+    }
     // A path of the container may be another one on the node.
     if plan.files.iter().all(|(file, on_node)| file == on_node) {
         node.host.check(&config)?;
@@ -173,6 +176,7 @@ async fn uninstalled(arguments: &UninstallArguments) -> Result<(), String> {
         settings,
         servers: reachable.then_some(servers),
         timeout: how.timeout,
+        image: Image::unknown(),
         host,
         from,
         to,
@@ -260,47 +264,5 @@ fn may_change(host: &Host) -> Result<(), String> {
     match names.any(|name| name.trim() == "kubelet") {
         true => Ok(()),
         false => Err("no kubelet runs here: nobody would start what the manifests say".to_owned()),
-    }
-}
-
-/// A command about images of containerd.
-fn ctr(arguments: &[&OsStr]) -> Result<Output, Error> {
-    let mut command = Command::new("ctr");
-    command.args(["--namespace", "k8s.io", "images"]);
-    command.args(arguments).output()
-}
-
-fn import(archive: &Path) -> Result<(), String> {
-    let name = archive.display();
-    match ctr(&["import".as_ref(), archive.as_ref()]) {
-        Ok(output) if output.status.success() => Ok(()),
-        Ok(output) => Err(format!(
-            "ctr cannot import {name}: {}",
-            String::from_utf8_lossy(&output.stderr).trim()
-        )),
-        Err(_) => Err(format!(
-            "there is no ctr to import {name} with: give it to this node's runtime (CRI-O: podman load --input {name}; \
-             Docker: docker load --input {name}), then leave --image-archive out"
-        )),
-    }
-}
-
-/// An image without a registry must be there; with one kubelet fetches it.
-fn has_image(host: &Host, image: &str) -> Result<(), String> {
-    if !host.is_whole() || image.contains('/') {
-        return Ok(());
-    }
-    let listed = ctr(&["list".as_ref(), "--quiet".as_ref()]);
-    let Some(listed) = listed.ok().filter(|it| it.status.success()) else {
-        return Ok(());
-    };
-    // Each with a registry or without.
-    let names = String::from_utf8_lossy(&listed.stdout);
-    let mut names = names.lines().map(|name| name.rsplit('/').next());
-    match names.any(|name| name == Some(image)) {
-        true => Ok(()),
-        false => Err(format!(
-            "this node has no image {image}: bring it here with --image-archive FILE"
-        )),
     }
 }

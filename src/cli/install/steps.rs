@@ -9,6 +9,7 @@ use tokio::time::{Instant, sleep};
 
 use super::change::begin;
 use super::host::Host;
+use super::image::Image;
 use super::servers::{LOCK_RENEWAL, Servers};
 use crate::cli::doctor::Clients;
 use crate::cli::fetch;
@@ -39,6 +40,7 @@ pub(super) struct Node {
     pub(super) to: State,
     /// With paths of files that can be read here.
     pub(super) settings: Config,
+    pub(super) image: Image,
     /// `None`: etcd could not be asked, and need not be.
     pub(super) servers: Option<Servers>,
     pub(super) timeout: Duration,
@@ -117,6 +119,11 @@ impl Node {
         mut lacking: impl AsyncFnMut() -> Lacking,
     ) -> Result<(), String> {
         let mut early = begin(&self.host, from, to)?;
+        // Nothing makes room for what may never start.
+        if *to == self.to && from.pods() != to.pods() {
+            until(limit, async || self.image.is_there()).await?;
+        }
+        early.replace(&self.host, from, to)?;
         let lacking = async || {
             early.go_on(&self.host, self.address())?;
             lacking().await

@@ -1,0 +1,98 @@
+//! The proxy's image, as the node's containerd has it.
+
+use std::ffi::OsStr;
+use std::io::Error;
+use std::path::Path;
+use std::process::{Command, Output};
+
+use super::host::Host;
+
+/// An image that is looked for before a pod of it takes anything's place.
+pub(super) struct Image(Option<String>);
+
+impl Image {
+    pub(super) fn of(host: &Host, name: &str) -> Self {
+        Self(host.is_whole().then(|| name.to_owned()))
+    }
+
+    /// Nobody asks for it.
+    pub(super) fn unknown() -> Self {
+        Self(None)
+    }
+
+    /// An image without a registry must be there; with one kubelet fetches it. Without `ctr` nothing can be said.
+    pub(super) fn is_there(&self) -> Result<(), String> {
+        let Some(name) = &self.0 else {
+            return Ok(());
+        };
+        let listed = ctr(&["list".as_ref(), "--quiet".as_ref()]);
+        let listed = listed.ok().filter(|it| it.status.success());
+        match listed {
+            Some(listed) if !is_among(name, &String::from_utf8_lossy(&listed.stdout)) => {
+                let advice = match name.contains('/') {
+                    true => "kubelet has not fetched it yet",
+                    false => "bring it here with --image-archive FILE",
+                };
+                Err(format!("this node has no image {name}: {advice}"))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Each is listed with a registry. A digest says all.
+fn is_among(name: &str, listed: &str) -> bool {
+    let name = name.split_once('@').map_or(name, |(_, digest)| digest);
+    listed.lines().any(|line| {
+        let before = line.strip_suffix(name);
+        before.is_some_and(|it| it.is_empty() || it.ends_with(['/', '@']))
+    })
+}
+
+/// A command about images of containerd.
+fn ctr(arguments: &[&OsStr]) -> Result<Output, Error> {
+    let mut command = Command::new("ctr");
+    command.args(["--namespace", "k8s.io", "images"]);
+    command.args(arguments).output()
+}
+
+pub(super) fn import(archive: &Path) -> Result<(), String> {
+    let name = archive.display();
+    match ctr(&["import".as_ref(), archive.as_ref()]) {
+        Ok(output) if output.status.success() => Ok(()),
+        Ok(output) => Err(format!(
+            "ctr cannot import {name}: {}",
+            String::from_utf8_lossy(&output.stderr).trim()
+        )),
+        Err(_) => Err(format!(
+            "there is no ctr to import {name} with: give it to this node's runtime (CRI-O: podman load --input {name}; \
+             Docker: docker load --input {name}), then leave --image-archive out"
+        )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_image_is_found_by_its_name_without_a_registry_and_by_its_digest() {
+        let listed = "docker.io/library/kube-interop-proxy:0.1.0\nregistry.example/it:1\nregistry.example/it@sha256:aa\n\
+                      sha256:bb\n";
+        for name in [
+            "kube-interop-proxy:0.1.0",
+            "registry.example/it:1",
+            "registry.example/it:1@sha256:aa",
+            "it@sha256:bb",
+        ] {
+            assert!(is_among(name, listed), "{name}");
+        }
+        for name in [
+            "interop-proxy:0.1.0",
+            "kube-interop-proxy:0.1",
+            "it@sha256:cc",
+        ] {
+            assert!(!is_among(name, listed), "{name}");
+        }
+    }
+}
