@@ -27,9 +27,9 @@ pub struct StatusArguments {
     output: OutputFormat,
     /// Show nothing, but wait until this server and --peers others serve, everything is known of them, and nothing
     /// has to be refused: then the next node may be stopped.
-    #[arg(long, requires = "peers", conflicts_with = "output")]
+    #[arg(long, conflicts_with = "output")]
     wait: bool,
-    /// How many other servers there must be, at least.
+    /// How many other servers there must be, at least; by default all that are known.
     #[arg(long, value_name = "N", requires = "wait")]
     peers: Option<usize>,
     /// How long to wait; exit 1 then.
@@ -59,8 +59,8 @@ async fn fetch(admin: &str) -> Result<(Value, StatusDocument), String> {
 /// Shows the status of a proxy, or waits. Returns whether it is ready.
 pub fn run(arguments: &StatusArguments) -> Result<bool, String> {
     let admin = &arguments.admin;
-    if let (true, Some(peers)) = (arguments.wait, arguments.peers) {
-        return wait::run(admin, peers, arguments.timeout);
+    if arguments.wait {
+        return wait::run(admin, arguments.peers, arguments.timeout);
     }
     let (document, status) = block_on(fetch(admin))?;
     terminal::say(&match arguments.output {

@@ -109,10 +109,9 @@ async fn what_would_be_refused_is_told_and_counted() {
 }
 
 #[tokio::test]
-async fn waiting_needs_a_number_and_a_duration() {
+async fn waiting_takes_a_number_and_a_duration() {
     for arguments in [
-        &["--wait"][..],
-        &["--peers", "1"],
+        &["--peers", "1"][..],
         &["--timeout", "1s"],
         &["--wait", "--peers", "many"],
         &["--wait", "--peers", "-1"],

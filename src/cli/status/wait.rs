@@ -15,7 +15,7 @@ use crate::kube::gvr::api_version;
 const PAUSE: Duration = Duration::from_millis(500);
 
 /// Asks the proxy at `admin` until nothing is lacking, at most for `timeout`.
-pub(super) fn run(admin: &str, peers: usize, timeout: Duration) -> Result<bool, String> {
+pub(super) fn run(admin: &str, peers: Option<usize>, timeout: Duration) -> Result<bool, String> {
     let asking = until_nothing_lacks(timeout, PAUSE, async || match fetch(admin).await {
         Ok((_, document)) => lacking(&document, peers),
         Err(error) => vec![error],
@@ -24,9 +24,10 @@ pub(super) fn run(admin: &str, peers: usize, timeout: Duration) -> Result<bool, 
     terminal::say("nothing is lacking\n").map(|()| true)
 }
 
-/// What must still come true; empty: nothing.
-fn lacking(status: &StatusDocument, peers: usize) -> Vec<String> {
+/// What must still come true; empty: nothing. `peers`: so many others must serve; `None`: all that are known.
+fn lacking(status: &StatusDocument, peers: Option<usize>) -> Vec<String> {
     let server = &status.server;
+    let peers = peers.unwrap_or(status.peers.len());
     let mut lacking = Vec::new();
     if !server.ready {
         let why = joined(server.missing.iter().map(|it| plain(it)), "; ");
@@ -98,11 +99,15 @@ mod tests {
 
     #[test]
     fn nothing_is_lacking_where_all_serve_and_everything_is_known() {
-        for peers in 0..=2 {
+        for peers in [None, Some(0), Some(1), Some(2)] {
             assert_eq!(lacking(&status(|_| {}), peers), Vec::<String>::new());
         }
-        let more = lacking(&status(|_| {}), 3);
+        let more = lacking(&status(|_| {}), Some(3));
         assert_eq!(more, ["ready targets: 2 of 3"]);
+        // Who stays away for good is dropped with `forget`.
+        let absent = status(|it| it["peers"][1] = json!({"id": "c", "live": false}));
+        assert_eq!(lacking(&absent, None), ["ready targets: 1 of 2"]);
+        assert_eq!(lacking(&absent, Some(1)), Vec::<String>::new());
     }
 
     #[test]
@@ -148,7 +153,7 @@ mod tests {
             ),
         ];
         for (change, expected) in cases {
-            assert_eq!(lacking(&status(change), 2), [expected]);
+            assert_eq!(lacking(&status(change), Some(2)), [expected]);
         }
     }
 
