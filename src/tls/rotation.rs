@@ -4,8 +4,9 @@
 //! until then the files before stay in use. Files are replaced one after the other, so they are looked at once two readings
 //! have found the same contents.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use tokio::time::{MissedTickBehavior, interval};
 
@@ -26,6 +27,8 @@ pub struct Rotation<T> {
     fingerprint: Contents<u64>,
     /// When the first certificate of each file in use expires, in Unix seconds, by configuration key.
     expirations: Vec<(Key, i64)>,
+    /// The last [`stage`] that was reported of each.
+    reminded: BTreeMap<Key, usize>,
 }
 
 impl<T> Rotation<T> {
@@ -46,6 +49,7 @@ impl<T> Rotation<T> {
             make: Box::new(make),
             fingerprint,
             expirations,
+            reminded: BTreeMap::new(),
         };
         Ok((made, rotation))
     }
@@ -57,6 +61,7 @@ impl<T> Rotation<T> {
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         metrics.in_use(group, false, &self.expirations);
         loop {
+            self.remind();
             ticks.tick().await;
             match self.check() {
                 Check::Unchanged | Check::Settling | Check::StillFailing => {}
@@ -91,6 +96,34 @@ impl<T> Rotation<T> {
         };
         self.fingerprint.check(reading.fingerprint(), make)
     }
+
+    /// Logs certificates that expire soon; a renewed one starts again.
+    fn remind(&mut self) {
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+        let now = now.map_or(0, |now| i64::try_from(now.as_secs()).unwrap_or(i64::MAX));
+        for (key, end) in &self.expirations {
+            let left = end.saturating_sub(now);
+            let reached = stage(left);
+            if self.reminded.insert(key.clone(), reached).unwrap_or(0) >= reached {
+                continue;
+            }
+            match left {
+                ..=0 => tracing::error!(file = &**key, "a certificate has expired"),
+                _ => {
+                    let hours = left / 3600;
+                    tracing::warn!(file = &**key, hours, "a certificate will expire soon");
+                }
+            }
+        }
+    }
+}
+
+/// How near the end of a certificate is that is valid for `left` seconds: 0 for more than 30 days, then a stage more at 30
+/// days, at 7, at 1, and when it has expired. Each stage is reported once.
+pub fn stage(left: i64) -> usize {
+    const DAY: i64 = 24 * 60 * 60;
+    let ends = [30 * DAY, 7 * DAY, DAY, 0];
+    ends.iter().filter(|end| left <= **end).count()
 }
 
 #[cfg(test)]

@@ -19,13 +19,11 @@ use super::told;
 use crate::config::Config;
 use crate::request::caller::{Authenticator, Caller, ClientConnection};
 use crate::tls::files::{FileSnapshot, TlsFile};
+use crate::tls::rotation::stage;
 use crate::tls::serving::certificate_for;
 use crate::tls::store::provider;
 use crate::tls::verify::ClientCas;
 use crate::x509::pem;
-
-/// In seconds. A certificate that expires so soon is told of.
-const SOON: i64 = 30 * 24 * 60 * 60;
 
 /// The files, and the time for which they are checked.
 struct CertificateFiles<'a> {
@@ -79,10 +77,10 @@ impl CertificateFiles<'_> {
         let first = left.min().or(ends.min())?;
         let last = times.iter().map(|it| it.not_before).max()?;
         let about = self.about(&file.path);
-        Some(match first.timestamp() - now {
-            ..0 => told::expired(about, first),
+        Some(match stage(first.timestamp() - now) {
+            _ if first.timestamp() < now => told::expired(about, first),
             _ if last.timestamp() > now => told::not_yet_valid(about, last),
-            left if left > SOON => told::valid(about, first),
+            0 => told::valid(about, first),
             _ => told::expires(about, first),
         })
     }

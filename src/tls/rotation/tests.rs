@@ -265,3 +265,20 @@ fn errors_name_the_file_and_what_is_wrong_with_it() {
         "{error}"
     );
 }
+
+#[test]
+fn each_stage_towards_the_end_is_one_more() {
+    const DAY: i64 = 24 * 60 * 60;
+    let left = [
+        31 * DAY,
+        30 * DAY,
+        8 * DAY,
+        7 * DAY,
+        2 * DAY,
+        DAY,
+        1,
+        0,
+        -DAY,
+    ];
+    assert_eq!(left.map(stage), [0, 1, 1, 2, 2, 3, 3, 4, 4]);
+}
