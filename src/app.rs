@@ -310,6 +310,7 @@ impl Ports {
         // First: two proxies could share the other addresses, and neither would notice.
         let admin = bind_admin(config.admin.bind_address)?;
         let secure_admin = config.admin.secure_bind_address.map(bind_admin);
+        let secure_admin = secure_admin.transpose()?;
         let address = config.serving.bind_address;
         let bind = |address, presence| {
             let bind = || {
@@ -336,7 +337,7 @@ impl Ports {
             serving,
             listeners,
             admin,
-            secure_admin: secure_admin.transpose()?,
+            secure_admin,
             has_predecessor,
         })
     }

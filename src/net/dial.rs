@@ -9,6 +9,7 @@ use pingora_core::{Error, ErrorType, OrErr};
 use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
 use socket2::{SockRef, TcpKeepalive};
+use tokio::io::BufReader;
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
@@ -25,13 +26,15 @@ const IDLE: Duration = Duration::from_secs(15);
 /// Between these questions, to servers.
 const INTERVAL: Duration = Duration::from_secs(5);
 const QUESTIONS: u32 = 3;
+/// Bytes of one read from a server: a TLS record.
+const READ_SIZE: usize = 16 << 10;
 
 /// Connects to `address`, whose certificate must have `name`.
 pub async fn dial(
     address: SocketAddr,
     name: &str,
     tls: &Arc<ClientConfig>,
-) -> pingora_core::Result<TlsStream<TcpStream>> {
+) -> pingora_core::Result<TlsStream<BufReader<TcpStream>>> {
     let tcp = timely(CONNECT_TIMEOUT, TcpStream::connect(address)).await?;
     let tcp = tcp.map_err(|error| match error.kind() {
         io::ErrorKind::ConnectionRefused => {
@@ -46,6 +49,8 @@ pub async fn dial(
         .or_err(ErrorType::ConnectError, "setting options")?;
     let name = ServerName::try_from(name.to_owned());
     let name = name.or_err(ErrorType::InternalError, "naming the server")?;
+    // rustls alone would read 4 KiB at a time.
+    let tcp = BufReader::with_capacity(READ_SIZE, tcp);
     let handshake = TlsConnector::from(tls.clone()).connect(name, tcp);
     timely(HANDSHAKE_TIMEOUT, handshake)
         .await?

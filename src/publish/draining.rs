@@ -15,6 +15,8 @@ impl Publisher {
     /// Keeps the key until the `end`, then removes it.
     pub(super) async fn drain(mut self, mut keys: IdKeys, mut end: oneshot::Receiver<()>) {
         let mut changes = self.state.changes();
+        // What failed before is no reason to wait long now.
+        self.failures = 0;
         loop {
             let written = self.write_draining(&mut keys).await;
             let pause = self.note(written);

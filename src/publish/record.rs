@@ -170,13 +170,15 @@ impl Publisher {
             }
             shortest.await;
         }
+        // Whose keys another server has taken since is drained all the same.
+        let mut named = named.filter(|keys| keys.lives);
         for keys in former.iter_mut().chain(&mut named) {
             self.leave(keys).await;
         }
         // If it fails, the claim expires by itself.
         let _ = timeout(REMOVAL_TIMEOUT, unnamed.delete(&mut self.etcd)).await;
         drop(left);
-        if let Some(keys) = named.filter(|keys| keys.lives) {
+        if let Some(keys) = named {
             self.drain(keys, end).await;
         }
     }

@@ -113,12 +113,8 @@ impl ConnectionAcceptor {
 
     /// `_open`: counts this connection.
     async fn serve(self: Arc<Self>, tcp: TcpStream, from: SocketAddr, _open: Open<IntGauge>) {
-        let handshake = Box::pin(async {
-            set_options(&tcp, KEEPALIVE_INTERVAL, None)?;
-            let config = |local| self.tls.load().at(local).clone();
-            handshake(tcp, &self.handshake_lock, config).await
-        });
-        match handshake.await {
+        let config = |local| self.tls.load().at(local).clone();
+        match Box::pin(handshake(tcp, &self.handshake_lock, config)).await {
             Ok(stream) => self.serve_requests(stream, from.ip()).await,
             Err(error) => {
                 self.metrics.failed_handshakes.inc();
@@ -149,12 +145,13 @@ impl ConnectionAcceptor {
     }
 }
 
-/// The TLS handshake of a new connection. `config`: for connections to this address of the proxy.
+/// Sets the options of a new connection, and makes its TLS handshake. `config`: for connections to this address of the proxy.
 pub async fn handshake(
     tcp: TcpStream,
     lock: &Mutex<()>,
     config: impl FnOnce(Option<IpAddr>) -> Arc<ServerConfig>,
 ) -> io::Result<TlsStream<TcpStream>> {
+    set_options(&tcp, KEEPALIVE_INTERVAL, None)?;
     let handshake = async {
         // It waits for the lock only when it has begun.
         tcp.readable().await?;

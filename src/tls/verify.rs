@@ -48,7 +48,7 @@ impl ClientCertVerifier for AcceptParsable {
         _intermediates: &[CertificateDer<'_>],
         _now: UnixTime,
     ) -> Result<ClientCertVerified, rustls::Error> {
-        // Go fails this handshake, too.
+        // Go fails it too, but for a few (docs/compatibility.md).
         pem::parsed(end_entity).ok_or(CertificateError::BadEncoding)?;
         Ok(ClientCertVerified::assertion())
     }

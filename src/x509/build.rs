@@ -51,7 +51,11 @@ impl<'a> Search<'a> {
         }
         for next in candidates(self.intermediates, last) {
             // An intermediate needs BasicConstraints: X.509 v1 certificates are no CAs here.
-            let is_authority = next.extensions.basic.is_some();
+            let is_authority = next
+                .extensions
+                .basic
+                .as_ref()
+                .is_some_and(|basic| basic.is_ca);
             if self.signed_last(next, chain)? && is_authority && self.is_valid(next, chain) {
                 chain.push(next);
                 if self.reaches_root(chain)? {

@@ -113,8 +113,10 @@ impl Decisions {
         }
         let allowed = known.and_then(|known| known.allowed_lately(now));
         if questions.len() >= MOST {
-            // Made-up tokens must not push out those who may read.
-            questions.retain(|_, question| question.allowed_lately(now).is_some());
+            // Made-up tokens must not push out those who may read, nor those who are being asked about.
+            questions.retain(|_, question| {
+                question.allowed_lately(now).is_some() || Arc::strong_count(question) > 1
+            });
         }
         let answer = OnceCell::new();
         let question = Arc::new(Question { answer, allowed });
