@@ -47,7 +47,7 @@ complete -c kube-interop-proxy -n "__fish_kube_interop_proxy_using_subcommand ch
 complete -c kube-interop-proxy -n "__fish_kube_interop_proxy_using_subcommand status" -l admin -d 'Its admin port (admin.bindAddress)' -r
 complete -c kube-interop-proxy -n "__fish_kube_interop_proxy_using_subcommand status" -s o -l output -d 'What to show' -r -f -a "table\t''
 json\t''"
-complete -c kube-interop-proxy -n "__fish_kube_interop_proxy_using_subcommand status" -l peers -d 'How many other servers there must be, at least' -r
+complete -c kube-interop-proxy -n "__fish_kube_interop_proxy_using_subcommand status" -l peers -d 'How many other servers there must be, at least; by default all that are known' -r
 complete -c kube-interop-proxy -n "__fish_kube_interop_proxy_using_subcommand status" -l timeout -d 'How long to wait; exit 1 then' -r
 complete -c kube-interop-proxy -n "__fish_kube_interop_proxy_using_subcommand status" -l wait -d 'Show nothing, but wait until this server and --peers others serve, everything is known of them, and nothing has to be refused: then the next node may be stopped'
 complete -c kube-interop-proxy -n "__fish_kube_interop_proxy_using_subcommand status" -s h -l help -d 'Print help'

@@ -56,7 +56,7 @@ _arguments "${_arguments_options[@]}" : \
 '--admin=[Its admin port (admin.bindAddress)]:HOST:PORT:_default' \
 '-o+[What to show]:OUTPUT:(table json)' \
 '--output=[What to show]:OUTPUT:(table json)' \
-'--peers=[How many other servers there must be, at least]:N:_default' \
+'--peers=[How many other servers there must be, at least; by default all that are known]:N:_default' \
 '--timeout=[How long to wait; exit 1 then]:DURATION:_default' \
 '(-o --output)--wait[Show nothing, but wait until this server and --peers others serve, everything is known of them, and nothing has to be refused\: then the next node may be stopped]' \
 '-h[Print help]' \

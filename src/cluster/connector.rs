@@ -35,6 +35,8 @@ pub struct Connector {
     next: usize,
     options: ConnectOptions,
     tls: EtcdTls,
+    /// What the last client was made with.
+    used: Option<Arc<TlsOptions>>,
     limit: Duration,
 }
 
@@ -51,6 +53,7 @@ impl Connector {
             next: 0,
             options,
             tls,
+            used: None,
             limit: REQUEST_TIMEOUT,
         }
     }
@@ -73,12 +76,19 @@ impl Connector {
     pub async fn connect(&mut self) -> Result<Client, SourceError> {
         let endpoint = &self.endpoints[self.next % self.endpoints.len()];
         self.next = self.next.wrapping_add(1);
-        let mut options = self.options.clone();
-        if let Some(tls) = &*self.tls.load() {
-            options = options.with_tls((**tls).clone());
-        }
+        self.used = self.tls.load_full();
+        let options = match &self.used {
+            Some(tls) => self.options.clone().with_tls((**tls).clone()),
+            None => self.options.clone(),
+        };
         let connecting = Client::connect([endpoint], Some(options));
         bounded(self.limit, connecting).await
+    }
+
+    /// Whether the last client has the certificates of the moment.
+    pub fn is_current(&self) -> bool {
+        let now = self.tls.load();
+        now.as_ref().map(Arc::as_ptr) == self.used.as_ref().map(Arc::as_ptr)
     }
 }
 
@@ -96,11 +106,11 @@ impl Session {
         }
     }
 
-    /// The client, which is kept only if it is given back.
+    /// The client, which is kept only if it is given back. With new certificates there is a new one.
     pub async fn take(&mut self) -> Result<Client, SourceError> {
         match self.client.take() {
-            Some(kept) => Ok(kept),
-            None => self.connector.connect().await,
+            Some(kept) if self.connector.is_current() => Ok(kept),
+            _ => self.connector.connect().await,
         }
     }
 

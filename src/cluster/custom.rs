@@ -15,7 +15,7 @@ const READS_UNTIL_BUILT_IN: u64 = 2;
 #[derive(Debug, Default)]
 pub struct CustomTracker {
     now: Arc<Custom>,
-    /// What was there before a change, by how often discovery had been read then.
+    /// What has gone, by how often discovery had been read then.
     gone: BTreeMap<u64, Custom>,
     with_gone: Arc<Custom>,
 }
@@ -47,8 +47,14 @@ impl CustomTracker {
         };
         let before = std::mem::replace(&mut self.now, Arc::new(custom));
         let gone = self.gone.entry(reads).or_default();
-        let older = std::mem::replace(gone, Arc::unwrap_or_clone(before));
-        add(gone, &older);
+        for (pair, was) in &before.definitions {
+            let now = self.now.definitions.get(pair);
+            if now.is_none_or(|now| now.versions != was.versions) {
+                add(gone, pair, was);
+            }
+        }
+        let aggregated = before.aggregated.difference(&self.now.aggregated);
+        gone.aggregated.extend(aggregated.cloned());
         self.combine(reads);
     }
 
@@ -65,25 +71,26 @@ impl CustomTracker {
             .retain(|at, gone| reads < at + READS_UNTIL_BUILT_IN && *gone != Custom::default());
         self.with_gone = self.now.clone();
         for gone in self.gone.values() {
-            add(Arc::make_mut(&mut self.with_gone), gone);
+            let all = Arc::make_mut(&mut self.with_gone);
+            for (pair, was) in &gone.definitions {
+                add(all, pair, was);
+            }
+            all.aggregated.extend(gone.aggregated.iter().cloned());
         }
     }
 }
 
-/// Adds what was there before, and what versions its CRDs had. `None`: any, because the value could not be read.
-fn add(to: &mut Custom, before: &Custom) {
-    to.aggregated.extend(before.aggregated.iter().cloned());
-    for (pair, was) in &before.definitions {
-        let Some(known) = to.definitions.get_mut(pair) else {
-            to.definitions.insert(pair.clone(), was.clone());
-            continue;
-        };
-        let both = known.versions.take().zip(was.versions.as_ref());
-        known.versions = both.map(|(known, was)| {
-            let others = was.iter().filter(|version| !known.contains(version));
-            known.iter().chain(others).cloned().collect()
-        });
-    }
+/// Adds the versions of a CRD. `None`: any, because its value could not be read.
+fn add(to: &mut Custom, pair: &Pair, was: &Definition) {
+    let Some(known) = to.definitions.get_mut(pair) else {
+        to.definitions.insert(pair.clone(), was.clone());
+        return;
+    };
+    let both = known.versions.take().zip(was.versions.as_ref());
+    known.versions = both.map(|(known, was)| {
+        let others = was.iter().filter(|version| !known.contains(version));
+        known.iter().chain(others).cloned().collect()
+    });
 }
 
 /// Group and resource, or group and version, of a name that has the group last.

@@ -51,7 +51,7 @@ pub fn start(
         proxied: Arc::new(of_proxies(config, &given.credentials, TIMEOUT)?),
         native: Arc::new(of_apiservers(config, &given.credentials)?),
         peer_discovery: peer_discovery.clone(),
-        sources: Sources::new(every),
+        sources: Sources::new(every, rand::random()),
         throttle: LogThrottle::default(),
     };
     control.spawn(reader.run());

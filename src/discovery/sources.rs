@@ -59,14 +59,17 @@ pub(super) struct Sources {
     /// OpenAPI documents that are wanted.
     formats: BTreeSet<OpenApiFormat>,
     every: Duration,
+    /// Random for each proxy, so that not all read the same server of a class.
+    seed: usize,
     next_key: u64,
 }
 
 impl Sources {
     /// Documents are read again about once in `every`.
-    pub(super) fn new(every: Duration) -> Self {
+    pub(super) fn new(every: Duration, seed: usize) -> Self {
         Self {
             every,
+            seed,
             ..Self::default()
         }
     }
@@ -125,11 +128,11 @@ impl Sources {
 
     /// The next document to read now.
     pub(super) fn next_job(&mut self, now: Instant) -> Option<ReadJob> {
-        let full = self.is_full();
+        let (full, seed) = (self.is_full(), self.seed);
         let mut due = self.all.iter_mut();
         let tracked = due.find(|tracked| tracked.can_be_asked() && tracked.due <= now)?;
         let targets = tracked.class.targets();
-        let next = usize::try_from(tracked.failures).unwrap_or(0);
+        let next = seed.wrapping_add(usize::try_from(tracked.failures).unwrap_or(0));
         let address = *targets.get(next.checked_rem(targets.len())?)?;
         let formats = self.formats.iter().copied();
         let is_read = |format: &OpenApiFormat| tracked.cache.openapi(*format).is_some();

@@ -147,7 +147,7 @@ impl Derived<'_> {
             domain.is_some_and(|domain| domain.is_empty() || domain.starts_with('.'))
         };
         let names = alternative_names(&leaf).filter(is_ours);
-        let name = names.min_by_key(|name| name.len()).ok_or_else(|| {
+        let name = names.min_by_key(|name| *name != SERVER_NAME).ok_or_else(|| {
             format!(
                 "{file} is not valid for {SERVER_NAME}, by which proxies know each other: make it with that name (kubeadm's \
                  certSANs)"

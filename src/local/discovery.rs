@@ -46,8 +46,12 @@ fn update<T: PartialEq>(known: &mut Arc<T>, now: T) {
 
 impl LocalView {
     /// `reader` has read what the apiserver serves itself, since `begun`.
-    fn update(&mut self, served: ServedSet, reader: &Reader, begun: std::time::Instant) {
-        let groups = reader.groups(&served);
+    fn update(
+        &mut self,
+        (served, groups): (ServedSet, ServedGroups),
+        reader: &Reader,
+        begun: std::time::Instant,
+    ) {
         self.reads += 1;
         self.read = Some(begun);
         update(self.served.get_or_insert_default(), served);
@@ -89,6 +93,11 @@ pub async fn run(
                     if let Some(after) = throttle.recovered(&()) {
                         tracing::info!(?after, "discovery is read again");
                     }
+                    // Before the view is locked.
+                    let served = served.map(|served| {
+                        let groups = reader.groups(&served);
+                        (served, groups)
+                    });
                     view.send_modify(|view| {
                         view.epoch = epoch;
                         view.versions = Some(versions);

@@ -26,7 +26,10 @@ impl Image {
             return Ok(());
         };
         let listed = ctr(&["list".as_ref(), "--quiet".as_ref()]);
-        let listed = listed.ok().filter(|it| it.status.success());
+        // Docker brings a ctr too, and has its images elsewhere: none is listed.
+        let listed = listed
+            .ok()
+            .filter(|it| it.status.success() && !it.stdout.is_empty());
         match listed {
             Some(listed) if !is_among(name, &String::from_utf8_lossy(&listed.stdout)) => {
                 let advice = match name.contains('/') {
@@ -40,9 +43,14 @@ impl Image {
     }
 }
 
-/// Each is listed with a registry. A digest says all.
+/// Each is listed with a registry and a tag. A digest says all.
 fn is_among(name: &str, listed: &str) -> bool {
     let name = name.split_once('@').map_or(name, |(_, digest)| digest);
+    let last = name.rsplit('/').next().unwrap_or(name);
+    let name = &match last.contains(':') {
+        true => name.to_owned(),
+        false => format!("{name}:latest"),
+    };
     listed.lines().any(|line| {
         let before = line.strip_suffix(name);
         before.is_some_and(|it| it.is_empty() || it.ends_with(['/', '@']))
@@ -52,6 +60,10 @@ fn is_among(name: &str, listed: &str) -> bool {
 /// A command about images of containerd.
 fn ctr(arguments: &[&OsStr]) -> Result<Output, Error> {
     let mut command = Command::new("ctr");
+    // A runtime that hangs must not hold up the renewal of the lock.
+    if arguments.first().is_some_and(|verb| *verb == "list") {
+        command.args(["--timeout", "5s"]);
+    }
     command.args(["--namespace", "k8s.io", "images"]);
     command.args(arguments).output()
 }
@@ -78,12 +90,13 @@ mod tests {
     #[test]
     fn an_image_is_found_by_its_name_without_a_registry_and_by_its_digest() {
         let listed = "docker.io/library/kube-interop-proxy:0.1.0\nregistry.example/it:1\nregistry.example/it@sha256:aa\n\
-                      sha256:bb\n";
+                      sha256:bb\nregistry.example/other:latest\n";
         for name in [
             "kube-interop-proxy:0.1.0",
             "registry.example/it:1",
             "registry.example/it:1@sha256:aa",
             "it@sha256:bb",
+            "registry.example/other",
         ] {
             assert!(is_among(name, listed), "{name}");
         }
@@ -91,6 +104,7 @@ mod tests {
             "interop-proxy:0.1.0",
             "kube-interop-proxy:0.1",
             "it@sha256:cc",
+            "registry.example/it",
         ] {
             assert!(!is_among(name, listed), "{name}");
         }

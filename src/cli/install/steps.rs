@@ -90,8 +90,9 @@ impl Node {
             true => HashSet::new(),
             false => process::listening_at(on_loopback),
         };
-        let begun = Instant::now();
+        let mut begun = None;
         let lacking = async || {
+            let begun: Instant = *begun.get_or_insert_with(Instant::now);
             let ready = self.proxy_is_ready().await;
             is_before &= ready.is_ok();
             if is_before {
@@ -118,17 +119,21 @@ impl Node {
         limit: Duration,
         mut lacking: impl AsyncFnMut() -> Lacking,
     ) -> Result<(), String> {
+        let begun = Instant::now();
         let mut early = begin(&self.host, from, to)?;
-        // Nothing makes room for what may never start.
-        if *to == self.to && from.pods() != to.pods() {
+        // Nothing makes room for what may never start. kubelet fetches the image of a pod that is there.
+        if *to == self.to && !to.pods().is_empty() && from.pods() != to.pods() {
             until(limit, async || self.image.is_there()).await?;
+            if self.host.node(1)?.state().apiserver() != from.apiserver() {
+                return Err("somebody changed kube-apiserver's manifest meanwhile".to_owned());
+            }
         }
         early.replace(&self.host, from, to)?;
         let lacking = async || {
             early.go_on(&self.host, self.address())?;
             lacking().await
         };
-        until(limit, lacking).await
+        until(limit.saturating_sub(begun.elapsed()), lacking).await
     }
 
     /// Nothing is changed if it fails.

@@ -423,6 +423,33 @@ fn a_definition_says_which_versions_it_serves() {
 }
 
 #[test]
+fn a_definition_in_protobuf_says_the_same() {
+    use k8s_pb::apiextensions_apiserver::pkg::apis::apiextensions::v1;
+    let version = |name: &str, served| v1::CustomResourceDefinitionVersion {
+        name: Some(name.to_owned()),
+        served: Some(served),
+        ..Default::default()
+    };
+    let definition = v1::CustomResourceDefinition {
+        spec: Some(v1::CustomResourceDefinitionSpec {
+            versions: vec![version("v1", true), version("v2", false)],
+            ..Default::default()
+        }),
+        ..Default::default()
+    };
+    let unknown = Unknown {
+        type_meta: Some(TypeMeta {
+            api_version: Some("apiextensions.k8s.io/v1".to_owned()),
+            kind: Some("CustomResourceDefinition".to_owned()),
+        }),
+        raw: Some(definition.encode_to_vec()),
+        ..Default::default()
+    };
+    let value = [b"k8s\0".as_slice(), &unknown.encode_to_vec()].concat();
+    assert_eq!(*served_versions(&value).unwrap(), [Box::from("v1")]);
+}
+
+#[test]
 fn only_served_versions_count_and_not_too_many() {
     let definition = |spec: Value| {
         let value = json!({

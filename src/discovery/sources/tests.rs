@@ -80,7 +80,7 @@ fn singular(sources: &Sources, group: &str, version: &str) -> String {
 }
 
 fn planned(servers: Vec<Server>) -> Sources {
-    let mut sources = Sources::new(EVERY);
+    let mut sources = Sources::new(EVERY, 0);
     plan(&mut sources, &servers);
     sources
 }
@@ -181,7 +181,7 @@ async fn what_the_local_apiserver_begins_to_lack_is_asked_for() {
         &[("", "v1"), ("x", "v1"), ("y", "v1")],
     )];
     let before = Arc::new(things(&[("", "v1"), ("x", "v1")]));
-    let mut sources = Sources::new(EVERY);
+    let mut sources = Sources::new(EVERY, 0);
     sources.plan(&servers, &before, Instant::now());
     read(&mut sources, &[("y", "v1")]);
     plan(&mut sources, &servers);
@@ -359,7 +359,7 @@ mod properties {
                 ..server(&format!("s{index}"), &format!("v1.{minor}.0"), *target, &[])
             });
             let servers: Vec<_> = servers.collect();
-            let mut sources = Sources::new(EVERY);
+            let mut sources = Sources::new(EVERY, 0);
             sources.plan(&servers, &Arc::new(local.clone()), Instant::now());
             let all: ServedSet = of_servers.iter().flat_map(|(set, ..)| set).cloned().collect();
             let lacking: ServedSet = all.difference(&local).cloned().collect();

@@ -43,7 +43,13 @@ struct Object<'a> {
 #[derive(Deserialize)]
 struct Row<'a> {
     #[serde(borrow, default)]
-    object: Option<Object<'a>>,
+    object: Option<RowObject<'a>>,
+}
+
+#[derive(Deserialize)]
+struct RowObject<'a> {
+    #[serde(borrow)]
+    metadata: Metadata<'a>,
 }
 
 #[derive(Default, Deserialize)]
