@@ -1,31 +1,35 @@
 #!/usr/bin/env bash
 # Real control plane nodes on one machine: network namespaces with a containerd and a kubelet 1.20.2 each, static pods as
-# kubeadm 1.20.2 writes them, etcd among them, and a load balancer before them. On these the steps of docs/layouts.md are
-# taken with its own commands.
+# kubeadm 1.20.2 writes them, etcd among them, a load balancer before them, and a virtual IP that moves as keepalived does it.
+# On these `install kubeadm` and `uninstall kubeadm` are run, while clients ask.
 #
 #   tests/nodes.sh [OPTION...] STEP...
-#   tests/nodes.sh [OPTION...] all         every step in the order below, with `tied` also after `look`, and `down` in any case
+#   tests/nodes.sh [OPTION...] all         every step in the order below, `down` in any case
 #
 #   --nodes N            1 or 3, default 3; counts for the step `up`
-#   --as sidecar|pod     how the step `in` installs the proxy: as a container of the apiserver's pod (default), or as a static
-#                        pod of its own. The other steps see which it is.
+#   --layout LAYOUT      what the step `in` asks `install` for: own-pod (default), or sidecar
 #
 #   build      programs and images; minutes on two cores for the first time
 #   up         nodes, without a proxy
-#   tied       measures: a client of one node alone, while its apiserver's pod is started again (5 times)
-#   in         docs/layouts.md, steps 1 to 3: the proxy, one node after the other
-#   look       docs/layouts.md, step 4
-#   proxy      docs/layouts.md, "Another version, manifest or proxy.yaml": a changed manifest for each proxy that is a pod of its own
-#   wrong      another node's address in proxy.yaml, a missing image, a grace period that is too short: for the last node, if its
-#              proxy is a pod of its own
-#   upgrade    kubeadm writes manifests with other flags, one node after the other, while clients ask through the load
-#              balancer; measures failed requests, false 404s, watches that list again, streams that are cut, and the nodes'
-#              leases. RATE is the requests of kept connections a second, default 100
+#   tied       a client of one node alone, while its apiserver's pod is started again (TIMES times, default 3)
+#   in         `check --pre` and `install`, one node after the other
+#   look       `check --live`, listeners, Endpoints, peers
+#   again      `install` once more on all nodes: nothing may change
+#   proxy      `install` with a newer image, on all nodes at once: they do it one after the other
+#   wrong      `install` with an image that is not there, and with one that nobody can fetch: nothing changed, everything put back
+#   upgrade    `kubeadm upgrade node` with other flags on one node after the other, and `install` as soon as the manifest was
+#              written, as deploy/systemd/kube-interop-proxy-keep.path does it
+#   forgotten  `kubeadm upgrade node` on the last node by somebody who does not know the proxy; `install` afterwards
 #   renew      kubeadm renews certificates
-#   out        docs/layouts.md, step 6
+#   out        `uninstall`, one node after the other
 #   down       ends everything that is there
 #
-# PROGRAM names the proxy to install; by default the one that cargo builds for tests.
+# From `in` to `out` clients ask all the time, through the load balancer, through the virtual IP, and each node alone; each step
+# says what they saw, and how many seconds it took. With three nodes a step fails if a client of the load balancer notices
+# anything. RATE is the requests of kept connections a second, default 100.
+#
+# PROGRAM names the proxy to install, by default the one that cargo builds for tests; NEXT that of the newer image, by default
+# the same.
 #
 # Needs root, Debian 12, and control groups (version 1) that can be written to. The nodes' addresses, 10.0.0.0/24, are in
 # namespaces of their own: the machine itself has none of them, and nothing gets out. State is in
@@ -42,7 +46,7 @@ programs=${XDG_CACHE_HOME:-${HOME:?}/.cache}/kube-interop-proxy/kubernetes-1.20.
 target=${CARGO_TARGET_DIR:-$top/target}
 program=${PROGRAM:-$target/debug/kube-interop-proxy}
 export PATH=$programs:$PATH
-readonly vip=10.0.0.100 prefix=kip-
+readonly balancer=10.0.0.100 vip=10.0.0.99 prefix=kip-
 
 say() { printf 'nodes [%4d s]: %s\n' "$SECONDS" "$*"; }
 die() {
@@ -66,7 +70,7 @@ kubectl_on() { # NODE ARGUMENT…: as the node's administrator, at the node's ow
     shift
     on "$node" kubectl --kubeconfig /etc/kubernetes/admin.conf --server "https://$(address "$node"):6443" --request-timeout 10s "$@"
 }
-outside() { ip netns exec "${prefix}net" "$@"; }
+outside() { KUBECONFIG=$state/cp-1/root/etc/kubernetes/admin.conf ip netns exec "${prefix}net" "$@"; } # beside the load balancer
 
 # SECONDS WHAT COMMAND…: until the command succeeds.
 until_done() {
@@ -91,8 +95,7 @@ remember() { # FILE PID
 # ---- build ----------------------------------------------------------------------------------------------------------
 
 image() { # NAME FILE=PATH…
-    local archive=$state/images/$(tr '/:' '--' <<<"$1").tar
-    python3 "$here/nodes/image.py" "$archive" "$@"
+    python3 "$here/nodes/image.py" "$state/images/$(tr '/:' '--' <<<"$1").tar" "$@"
 }
 
 step_build() {
@@ -110,7 +113,8 @@ step_build() {
     for name in kube-apiserver kube-controller-manager kube-scheduler; do
         image "local.test/$name:v1.20.2" "$programs/$name=/usr/local/bin/$name"
     done
-    image kube-interop-proxy:0.1.0 "$program=/usr/local/bin/kube-interop-proxy"
+    python3 "$here/nodes/image.py" "$state/proxy.tar" kube-interop-proxy:0.1.0 "$program=/usr/local/bin/kube-interop-proxy"
+    python3 "$here/nodes/image.py" "$state/next.tar" kube-interop-proxy:next "${NEXT:-$program}=/usr/local/bin/kube-interop-proxy"
 }
 
 # ---- up -------------------------------------------------------------------------------------------------------------
@@ -129,7 +133,7 @@ apiVersion: kubeadm.k8s.io/v1beta2
 kind: ClusterConfiguration
 kubernetesVersion: v1.20.2
 imageRepository: local.test
-controlPlaneEndpoint: $vip:6443
+controlPlaneEndpoint: $balancer:6443
 apiServer:
   extraArgs:
     v: "2"
@@ -187,7 +191,7 @@ EOF
     ip -n "${prefix}net" link set "$node" master nodes up
     ip -n "$prefix$node" address add "$(address "$node")/24" dev eth0
     ip -n "$prefix$node" link set eth0 up
-    ip -n "$prefix$node" route add default via $vip
+    ip -n "$prefix$node" route add default via $balancer
     PATH=$PATH setsid nsenter --net="/run/netns/$prefix$node" unshare --mount --uts --ipc --pid --fork --kill-child --mount-proc \
         "$here/nodes/node.sh" "$dir" "$node" >"$dir/node.log" 2>&1 </dev/null &
     holder=$!
@@ -221,6 +225,7 @@ kubeadm_init() { # NODE: what kubeadm init does, without the parts that need a r
         }
     done
     on "$node" cp "$here/nodes/talk.yaml" /etc/kubernetes/manifests/
+    echo "vrrp_instance api { virtual_ipaddress { $vip/24 } }" >"$state/$node/root/etc/keepalived/keepalived.conf"
 }
 
 start_balancer() {
@@ -235,7 +240,7 @@ defaults
     timeout client 1h
     timeout server 1h
 frontend api
-    bind $vip:6443
+    bind $balancer:6443
     default_backend nodes
 backend nodes
     option httpchk GET /readyz
@@ -247,6 +252,9 @@ EOF
     } >"$state/haproxy.cfg"
     setsid ip netns exec "${prefix}net" haproxy -db -f "$state/haproxy.cfg" >"$state/haproxy.log" 2>&1 </dev/null &
     remember "$state/haproxy.pid" $!
+    # shellcheck disable=SC2046  # a name each
+    setsid "$here/nodes/vip.sh" $prefix $vip $(names) >"$state/vip.log" 2>&1 </dev/null &
+    remember "$state/vip.pid" $!
 }
 
 step_up() {
@@ -258,7 +266,7 @@ step_up() {
     ip netns add "${prefix}net"
     ip -n "${prefix}net" link set lo up
     ip -n "${prefix}net" link add nodes type bridge
-    ip -n "${prefix}net" address add $vip/24 dev nodes
+    ip -n "${prefix}net" address add $balancer/24 dev nodes
     ip -n "${prefix}net" link set nodes up
     start_balancer
     for node in $(names); do
@@ -272,6 +280,7 @@ step_up() {
     done
     for node in $(names); do
         until_done 120 "$node in the cluster" kubectl_on "$node" get node "$node"
+        upload "$node"
     done
     kubectl_on cp-1 get nodes
     kubectl_on cp-1 --namespace kube-system get pods --output wide
@@ -281,9 +290,8 @@ step_up() {
 
 step_down() {
     local holder netns group
-    # Clients and watchers that a step left behind.
     : >"$state/stop"
-    for holder in "$state"/*/holder "$state/haproxy.pid"; do
+    for holder in "$state"/*/holder "$state"/{haproxy,vip}.pid; do
         ! ours "$holder" || kill -KILL "$(cut -d' ' -f1 "$holder")" 2>/dev/null || true
     done
     for holder in "$state"/*/holder; do
@@ -298,29 +306,29 @@ step_down() {
     if [ -e "$state/made" ]; then
         sort -r "$state/made" | xargs rmdir --ignore-fail-on-non-empty 2>/dev/null || true
     fi
-    rm -rf "$state/made" "$state"/cp-* "$state/names" "$state"/haproxy.*
+    rm -rf "$state/made" "$state"/cp-* "$state/names" "$state"/{haproxy,vip}.*
 }
 gone() { [ -z "$1" ] || ! kill -0 "$1"; }
 
 # ---- steps ----------------------------------------------------------------------------------------------------------
 
-nodes=3 as=sidecar
+nodes=3 layout=own-pod
 [ "$(id -u)" -eq 0 ] || die 'needs root'
 mkdir -p "$state"
 . "$here/nodes/steps.sh"
-. "$here/nodes/wrong.sh"
+trap ': >"$state/stop"' EXIT
 [ $# -gt 0 ] || die "usage: $0 [OPTION...] STEP..."
 [ "${*: -1}" != all ] || {
     trap 'step_down' EXIT
     trap 'exit 130' INT
     trap 'exit 143' TERM HUP
-    set -- "${@:1:$#-1}" build down up tied in look tied proxy wrong upgrade renew out
+    set -- "${@:1:$#-1}" build down up tied in look tied again proxy wrong upgrade forgotten renew out
 }
 while [ $# -gt 0 ]; do
     case $1 in
     --nodes) nodes=$2; shift ;;
-    --as) [[ $2 =~ ^(sidecar|pod)$ ]] || die '--as sidecar, or --as pod'; as=$2; shift ;;
-    build | up | tied | in | look | proxy | wrong | upgrade | renew | out | down) say "step $1"; "step_$1" ;;
+    --layout) layout=$2; shift ;;
+    build | up | tied | in | look | again | proxy | wrong | upgrade | forgotten | renew | out | down) say "step $1"; "step_$1" ;;
     *) die "usage: $0 [OPTION...] STEP..." ;;
     esac
     shift

@@ -14,7 +14,7 @@ own() { # DIRECTORY OF THE MACHINE
     mount --bind "$dir/root$1" "$1"
 }
 mount --make-rprivate /
-for path in /etc/kubernetes /var/lib/kubelet /var/lib/etcd /var/lib/containerd /var/log/pods /var/log/containers; do own "$path"; done
+for path in /etc/kubernetes /etc/keepalived /var/lib/kubelet /var/lib/etcd /var/lib/containerd /var/log/pods /var/log/containers; do own "$path"; done
 mount -t tmpfs -o mode=755 node /run
 ip link set lo up
 mkdir -p /etc/kubernetes/manifests
