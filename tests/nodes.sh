@@ -135,6 +135,7 @@ kubernetesVersion: v1.20.2
 imageRepository: local.test
 controlPlaneEndpoint: $balancer:6443
 apiServer:
+  certSANs: [$vip]
   extraArgs:
     v: "2"
 $flags
