@@ -76,7 +76,12 @@ impl EtcdKey {
                 let there = answer.kvs().first().map(|kv| kv.mod_revision());
                 Ok(there != Some(revision))
             }
-            Err(error) if error.is_out_of_range() => Ok(true),
+            // That revision is compacted, unless the key is another one now.
+            Err(error) if error.is_out_of_range() => {
+                let answer = get(etcd, &self.key, GetOptions::new().with_keys_only()).await?;
+                let there = answer.kvs().first().map(|kv| kv.mod_revision());
+                Ok(there != Some(revision))
+            }
             Err(error) => Err(error),
         }
     }
