@@ -112,6 +112,14 @@ impl Events {
         }
     }
 
+    /// Reads once; whether there may be more. `None`: the watch is told that it is too old.
+    pub async fn next(&mut self) -> Option<bool> {
+        match self.try_read().await {
+            Err(why) if why.contains("too old") => None,
+            read => Some(read.unwrap_or_else(|why| panic!("no clean end: {why}"))),
+        }
+    }
+
     async fn read(&mut self) -> bool {
         let read = self.try_read().await;
         read.unwrap_or_else(|why| panic!("no clean end: {why}"))

@@ -7,6 +7,7 @@ use crate::routing::real_apiservers::{LONGER, options};
 use crate::watches::bookmarks::{
     CONFIG_MAPS, Events, PROTOBUF, SECRETS, list_revision, until_proved, watch_path, write,
 };
+use crate::watches::resources::WIDGETS;
 use testkit::client::Client;
 use testkit::cluster::Ground;
 use testkit::kube::KubeApiServer;
@@ -15,7 +16,7 @@ use testkit::process::Signal;
 use testkit::proxy::{Proxy, ProxyOptions, Until};
 use testkit::wait::eventually;
 
-fn patient(options: ProxyOptions) -> ProxyOptions {
+pub(super) fn patient(options: ProxyOptions) -> ProxyOptions {
     let log = "info,kube_interop_proxy::watches=debug,kube_interop_proxy::relay=debug";
     options
         .set("watch.bookmarkOnShutdown", "true")
@@ -24,7 +25,7 @@ fn patient(options: ProxyOptions) -> ProxyOptions {
         .env("RUST_LOG", log)
 }
 
-async fn until_histories_are_known(proxies: &[&Proxy]) {
+pub(super) async fn until_histories_are_known(proxies: &[&Proxy]) {
     for proxy in proxies {
         eventually("all histories are known", LONGER, async || {
             let status = proxy.statusz().await;
@@ -198,4 +199,76 @@ async fn a_watch_waits_for_the_only_apiserver() {
         assert_eq!(changes.count(), 1, "{text}");
     }
     assert_eq!(proxy.metric(HANDED_OVER, &[("result", "ended")]).await, 0.0);
+}
+
+/// Removes the definition of widgets, and makes it again.
+async fn define_anew(admin: &Client) {
+    let definition = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/widgets.example.test";
+    let removed = admin.request("DELETE", definition, "").await;
+    assert_eq!(removed.code(), 200, "{}", removed.text());
+    eventually("it is gone", LONGER, async || {
+        admin.get(definition).await.code() == 404
+    })
+    .await;
+    WIDGETS.define(admin, [admin].into_iter()).await;
+}
+
+/// A clean end is allowed: an apiserver ends the watches of a definition that is removed, a minute later.
+#[tokio::test]
+async fn a_definition_that_is_removed_and_made_anew_meanwhile_hides_nothing() {
+    let ground = Ground::new().await;
+    let b = KubeApiServer::start(options(&ground, "cp-b"), &ground.pki).await;
+    let mut a = KubeApiServer::start(options(&ground, "cp-a"), &ground.pki).await;
+    let proxy = |id: &str, server: &KubeApiServer| {
+        Proxy::start(patient(ground.proxy(id, server.addr())).until(Until::Ready))
+    };
+    let (proxy_a, proxy_b) = tokio::join!(proxy("a", &a), proxy("b", &b));
+    until_histories_are_known(&[&proxy_a, &proxy_b]).await;
+    let admin = proxy_a.client(&ground.pki).cert("admin");
+    WIDGETS
+        .define(b.admin(), [a.admin(), b.admin()].into_iter())
+        .await;
+    let path = WIDGETS.path();
+    let mut from = list_revision(&admin, &path).await;
+    let mut events = Events::open(&admin, &watch_path(&path, from)).await;
+    WIDGETS.create(&admin, "old", json!({})).await;
+    events.until(from + 1).await;
+    until_proved(&proxy_a, 1).await;
+
+    a.kill();
+    define_anew(b.admin()).await;
+    a.start_again();
+    a.wait_ready().await;
+    until_histories_are_known(&[&proxy_a, &proxy_b]).await;
+    eventually("it is served again", LONGER, async || {
+        admin.get(&path).await.code() == 200
+    })
+    .await;
+    WIDGETS.create(&admin, "new", json!({})).await;
+
+    // As a client does that goes on from what it has seen last.
+    let mut seen = Vec::new();
+    let mut is_listed = false;
+    while seen.last().is_none_or(|name| name != "new") {
+        let (before, is_open) = (events.seen.len(), events.next().await);
+        for (kind, revision, name) in &events.seen[before..] {
+            assert!(*revision >= from, "{:?}", events.seen);
+            from = *revision;
+            if *kind == EventKind::Change {
+                seen.push(name.clone());
+            }
+        }
+        match is_open {
+            Some(true) => {}
+            Some(false) => events = Events::open(&admin, &watch_path(&path, from)).await,
+            None => {
+                is_listed = true;
+                break;
+            }
+        }
+    }
+    match is_listed {
+        true => assert!(seen.is_empty() || seen == ["old"], "{seen:?}"),
+        false => assert_eq!(seen, ["old", "new"], "the deletion, and the new one"),
+    }
 }

@@ -16,6 +16,7 @@ pub mod resources;
 mod restored;
 pub mod resume;
 pub mod rollout;
+mod seam;
 pub mod stampede;
 pub mod stop_order;
 mod writing;

@@ -416,6 +416,11 @@ async fn resource(
             &parts.headers,
         ));
     }
+    if let Some(kept) = &state.kept
+        && kept.catch_up().await.is_err()
+    {
+        return Ok(ordered_status(500, None, &parts.headers));
+    }
     Ok(object_request.answer())
 }
 

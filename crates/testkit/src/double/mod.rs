@@ -9,6 +9,7 @@ pub mod client_connection;
 pub mod discovery;
 pub mod front_door;
 pub mod handler;
+pub mod kept;
 pub mod objects;
 pub mod openapi;
 pub mod protobuf;
@@ -26,6 +27,7 @@ pub mod tls;
 pub mod upgrade;
 pub mod watch;
 
+pub use kept::KeptInEtcd;
 pub use record::Recorded;
 pub use resources::{Kubernetes, Preset, ServedResource, v1_20, v1_26, v1_36};
 pub use scripted_answer::ScriptedAnswer;

@@ -72,8 +72,14 @@ impl Request<'_> {
         for item in &mut items {
             strip_type(item);
         }
+        let accept = self.headers.get(ACCEPT).and_then(|it| it.to_str().ok());
+        let of_metadata = accept.is_some_and(|it| it.contains("as=PartialObjectMetadataList"));
+        let (kind, version) = match of_metadata && self.state.store.is_kept() {
+            true => ("PartialObjectMetadata", "meta.k8s.io/v1".to_owned()),
+            false => (&*self.served.kind, self.served.group_version()),
+        };
         json!({
-            "kind": format!("{}List", self.served.kind), "apiVersion": self.served.group_version(),
+            "kind": format!("{kind}List"), "apiVersion": version,
             "metadata": {"resourceVersion": revision.to_string()}, "items": items,
         })
     }

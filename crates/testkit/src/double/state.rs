@@ -12,6 +12,7 @@ use serde_json::json;
 use tokio::sync::watch;
 
 use super::auth::{Authenticator, RequestHeaders, Rule};
+use super::kept::KeptInEtcd;
 use super::record::Recorder;
 use super::resources::{Preset, ServedResource, group_version};
 use super::scripted_answer::ScriptedAnswer;
@@ -26,6 +27,8 @@ pub struct DoubleOptions {
     pub listen: Option<SocketAddr>,
     /// `None`: a new cluster.
     pub store: Option<Arc<Store>>,
+    /// etcd keeps the objects of the store.
+    pub kept: Option<Arc<KeptInEtcd>>,
     pub phase: Phase,
     pub alpn: Vec<&'static str>,
     pub request_headers: RequestHeaders,
@@ -45,6 +48,7 @@ impl DoubleOptions {
             preset,
             listen: None,
             store: None,
+            kept: None,
             phase: Phase::Ready,
             alpn: vec!["h2", "http/1.1"],
             request_headers: RequestHeaders::default(),
@@ -65,6 +69,12 @@ impl DoubleOptions {
     pub fn store(mut self, store: &Arc<Store>) -> Self {
         self.store = Some(Arc::clone(store));
         self
+    }
+
+    /// Its objects are kept in an etcd, as those of other doubles are.
+    pub fn kept(mut self, kept: &Arc<KeptInEtcd>) -> Self {
+        self.kept = Some(Arc::clone(kept));
+        self.store(&kept.store)
     }
 
     pub fn phase(mut self, phase: Phase) -> Self {
@@ -124,6 +134,7 @@ pub struct Settings {
 pub struct State {
     pub authenticator: ArcSwap<Authenticator>,
     pub store: Arc<Store>,
+    pub kept: Option<Arc<KeptInEtcd>>,
     pub recorder: Recorder,
     /// Counts the bookmarks that were asked for by hand.
     pub bookmarks: watch::Sender<u64>,
@@ -149,6 +160,7 @@ impl State {
         Self {
             authenticator: ArcSwap::from_pointee(Authenticator::new(&options.pki, headers)),
             store,
+            kept: options.kept.clone(),
             recorder: Recorder::default(),
             bookmarks: watch::Sender::new(0),
             addr,

@@ -43,6 +43,15 @@ pub struct Change {
     pub object: Value,
 }
 
+/// A change of one key of etcd.
+pub(super) struct Kept {
+    pub revision: u64,
+    /// If it is one of an object that is served.
+    pub key: Option<Key>,
+    /// `None`: it was deleted.
+    pub object: Option<Value>,
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Failure {
     NotFound,
@@ -57,6 +66,8 @@ pub struct Store {
 
 #[derive(Default)]
 struct Inner {
+    /// Revisions are those of an etcd ([`super::kept`]).
+    is_kept: bool,
     revision: u64,
     objects: BTreeMap<Key, Value>,
     log: Vec<Change>,
@@ -77,6 +88,40 @@ impl Store {
                 .expect("an empty store");
         }
         Arc::new(store)
+    }
+
+    /// For objects that an etcd keeps: its revisions are not counted here.
+    pub(super) fn kept_elsewhere() -> Arc<Self> {
+        let inner = Inner {
+            is_kept: true,
+            ..Inner::default()
+        };
+        Arc::new(Self {
+            inner: Mutex::new(inner),
+            revision: watch::Sender::new(0),
+        })
+    }
+
+    pub(super) fn is_kept(&self) -> bool {
+        self.inner.lock().unwrap().is_kept
+    }
+
+    /// What happened in etcd since the last call, in its order, transactions whole.
+    pub(super) fn kept(&self, changes: Vec<Kept>) {
+        let mut inner = self.inner.lock().unwrap();
+        for change in changes {
+            inner.revision = change.revision;
+            match (change.key, change.object) {
+                (Some(key), Some(object)) => {
+                    let is_new = !inner.objects.contains_key(&key);
+                    let kind = if is_new { "ADDED" } else { "MODIFIED" };
+                    inner.write(kind, &key, object);
+                }
+                (Some(key), None) => drop(inner.remove(&key)),
+                (None, _) => {}
+            }
+        }
+        self.revision.send_replace(inner.revision);
     }
 
     pub fn revision(&self) -> u64 {
@@ -127,11 +172,11 @@ impl Store {
 
     pub fn delete(&self, key: &Key) -> Result<Value, Failure> {
         self.change(|inner| {
-            let mut object = inner.objects.remove(key).ok_or(Failure::NotFound)?;
-            inner.revision += 1;
-            object["metadata"]["resourceVersion"] = json!(inner.revision.to_string());
-            inner.remember("DELETED", key, object.clone());
-            Ok(object)
+            if !inner.objects.contains_key(key) {
+                return Err(Failure::NotFound);
+            }
+            inner.advance();
+            inner.remove(key).ok_or(Failure::NotFound)
         })
     }
 
@@ -171,8 +216,25 @@ impl Store {
 }
 
 impl Inner {
-    fn put(&mut self, kind: &'static str, key: &Key, mut object: Value) -> Value {
-        self.revision += 1;
+    fn advance(&mut self) {
+        self.revision += u64::from(!self.is_kept);
+    }
+
+    fn put(&mut self, kind: &'static str, key: &Key, object: Value) -> Value {
+        self.advance();
+        self.write(kind, key, object)
+    }
+
+    /// At the present revision.
+    fn remove(&mut self, key: &Key) -> Option<Value> {
+        let mut object = self.objects.remove(key)?;
+        object["metadata"]["resourceVersion"] = json!(self.revision.to_string());
+        self.remember("DELETED", key, object.clone());
+        Some(object)
+    }
+
+    /// At the present revision.
+    fn write(&mut self, kind: &'static str, key: &Key, mut object: Value) -> Value {
         let old = self.objects.get(key);
         let metadata = &mut object["metadata"];
         if !metadata.is_object() {

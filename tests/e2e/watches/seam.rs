@@ -1,0 +1,438 @@
+//! What can go wrong where a watch goes on at another apiserver. These are doubles whose objects a real etcd keeps.
+//! Whatever happens, a client gets each change once and in order, or a clean end after which it misses nothing.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use etcd_client::Client as EtcdClient;
+use serde_json::{Value, json};
+
+use crate::watches::hand_over::{patient, until_histories_are_known};
+use testkit::client::Streaming;
+use testkit::cluster::{Ground, HPAS_IN_DEFAULT, LONG};
+use testkit::double::kept::{key, write};
+use testkit::double::{
+    Double, DoubleOptions, Fault, KeptInEtcd, Preset, ScriptedAnswer, v1_20, v1_36,
+};
+use testkit::etcd::Etcd;
+use testkit::nodes::HANDED_OVER;
+use testkit::proxy::{Proxy, ProxyOptions, Until};
+use testkit::wait::eventually;
+
+/// The namespace of what nothing is wrong with.
+const USUAL: &str = "usual";
+
+/// Doubles, each with a proxy. Watches are opened at the first one.
+struct World {
+    doubles: Vec<Double>,
+    proxies: Vec<Proxy>,
+    etcd: EtcdClient,
+    ground: Ground,
+}
+
+impl World {
+    async fn new(count: usize) -> Self {
+        let ground = Ground::new().await;
+        let kept = vec![KeptInEtcd::new(&ground.etcd); count];
+        Self::on(ground, &kept, v1_36(), |options| options).await
+    }
+
+    /// `first`: what the first apiserver is.
+    async fn on(
+        ground: Ground,
+        kept: &[Arc<KeptInEtcd>],
+        first: Preset,
+        change: impl Fn(ProxyOptions) -> ProxyOptions,
+    ) -> Self {
+        let (mut doubles, mut proxies) = (Vec::new(), Vec::new());
+        for (number, kept) in kept.iter().enumerate() {
+            let preset = if number == 0 { first.clone() } else { v1_36() };
+            let options = DoubleOptions::new(ground.pki.dir(), preset).kept(kept);
+            let double = Double::start(options).await;
+            let options = ground.proxy(&format!("s{number}"), double.addr());
+            proxies.push(Proxy::start(change(patient(options)).until(Until::Ready)).await);
+            doubles.push(double);
+        }
+        let all: Vec<_> = proxies.iter().collect();
+        eventually("all are known", LONG, async || {
+            let status = all[0].statusz().await;
+            let peers = status["peers"].as_array().into_iter().flatten();
+            peers.filter(|peer| peer["target"] == true).count() == kept.len() - 1
+        })
+        .await;
+        until_histories_are_known(&all).await;
+        let etcd = ground.etcd.client().await;
+        Self {
+            doubles,
+            proxies,
+            etcd,
+            ground,
+        }
+    }
+
+    async fn write(&mut self, resource: &str, namespace: &str, name: &str) -> i64 {
+        let object = json!({"data": {}});
+        write(&mut self.etcd, &key(resource, namespace, name), &object).await
+    }
+
+    async fn revision(&mut self) -> i64 {
+        write(&mut self.etcd, "/other", &json!(0)).await
+    }
+
+    /// A watch of a namespace's secrets from here on, that has got an event.
+    async fn open(&mut self, namespace: &str) -> Told {
+        let from = self.revision().await;
+        let mut told = self
+            .open_path(&format!("{}{from}", path(namespace, true)))
+            .await;
+        told.expect(self.write("secrets", namespace, "x").await)
+            .await;
+        told
+    }
+
+    async fn open_path(&self, path: &str) -> Told {
+        let client = self.proxies[0].client(&self.ground.pki).cert("admin");
+        let stream = client.fresh().open(path).await;
+        assert_eq!(stream.status, 200, "{path}");
+        Told {
+            stream,
+            changes: Vec::new(),
+            bookmark: None,
+        }
+    }
+
+    /// Waits until the first proxy knows that its apiserver keeps secrets in etcd.
+    async fn until_proved(&mut self) {
+        let server = self.doubles[0].addr().to_string();
+        let log = self.proxies[0].process().log().to_owned();
+        eventually("it is proved", LONG, async || {
+            let log = std::fs::read_to_string(&log).unwrap();
+            let mut lines = log.lines();
+            lines.any(|line| line.contains(&server) && line.contains("stored_here: Some(true)"))
+        })
+        .await;
+    }
+
+    /// The first apiserver is killed. One that is back before its proxy has noticed would be taken for the same process.
+    async fn stop(&mut self) {
+        self.doubles[0].stop().await;
+        eventually("it is gone", LONG, async || {
+            self.proxies[0].statusz().await["server"]["initialized"] == false
+        })
+        .await;
+    }
+
+    /// The first apiserver is back, and its history begins.
+    async fn restart(&mut self) {
+        self.doubles[0].start_again().await;
+        self.doubles[0].set_ready(true);
+        until_histories_are_known(&[&self.proxies[0]]).await;
+    }
+
+    async fn handed_over(&self, result: &str) -> f64 {
+        self.proxies[0]
+            .metric(HANDED_OVER, &[("result", result)])
+            .await
+    }
+
+    /// Waits until the server of this number was asked for watches of these namespaces.
+    async fn until_asked(&self, number: usize, namespaces: &[&str]) {
+        for namespace in namespaces {
+            let what = format!("it is asked for {namespace}");
+            eventually(&what, LONG, async || {
+                self.doubles[number].count(&path(namespace, false)) > 0
+            })
+            .await;
+        }
+    }
+}
+
+fn path(namespace: &str, with_query: bool) -> String {
+    let query = match with_query {
+        true => "?watch=true&allowWatchBookmarks=true&resourceVersion=",
+        false => "",
+    };
+    format!("/api/v1/namespaces/{namespace}/secrets{query}")
+}
+
+/// What a client is told.
+struct Told {
+    stream: Streaming,
+    /// Revisions.
+    changes: Vec<i64>,
+    bookmark: Option<i64>,
+}
+
+impl Told {
+    /// The next change is this one.
+    async fn expect(&mut self, revision: i64) {
+        let before = self.changes.len();
+        while self.changes.len() == before {
+            assert!(self.next().await, "ended before {revision}");
+        }
+        assert_eq!(self.changes.last(), Some(&revision));
+    }
+
+    /// Whether there was another event.
+    async fn next(&mut self) -> bool {
+        let event = self.stream.next_event(LONG).await;
+        let Some(event) = event.expect("a clean end") else {
+            return false;
+        };
+        let revision = event["object"]["metadata"]["resourceVersion"].as_str();
+        let revision = revision.and_then(|it| it.parse().ok());
+        let revision: i64 = revision.unwrap_or_else(|| panic!("{event}"));
+        assert!(Some(&revision) >= self.changes.last(), "{event}");
+        assert!(Some(revision) >= self.bookmark, "{event}");
+        match event["type"].as_str() {
+            Some("BOOKMARK") => self.bookmark = Some(revision),
+            _ => self.changes.push(revision),
+        }
+        true
+    }
+
+    /// Its clean end.
+    async fn end(&mut self) {
+        while self.next().await {}
+    }
+}
+
+fn event(kind: &str, revision: i64, name: &str) -> Value {
+    json!({"type": kind, "object": {"kind": "Secret", "apiVersion": "v1",
+        "metadata": {"name": name, "namespace": "any", "resourceVersion": revision.to_string()}}})
+}
+
+fn stream(content_type: &str, body: String) -> Fault {
+    let answer = ScriptedAnswer::new(200).header("content-type", content_type);
+    let answer = answer.body(body).in_pieces(1 << 20, Duration::ZERO);
+    Fault::Answer(Box::new(answer.then_break()))
+}
+
+/// What servers do that cannot go on with a watch, or must not.
+fn refusals() -> Vec<(&'static str, Fault)> {
+    let json = |body: String| stream("application/json", body);
+    let expired = json!({"type": "ERROR", "object": {"kind": "Status", "apiVersion": "v1",
+        "metadata": {}, "status": "Failure", "reason": "Expired", "code": 410}});
+    let whole = event("MODIFIED", 3, "x").to_string();
+    vec![
+        ("expired", Fault::Status(410, None)),
+        ("expired-event", json(format!("{expired}\n"))),
+        ("busy", Fault::Status(429, Some(1))),
+        ("unavailable", Fault::Status(503, Some(1))),
+        ("unauthorized", Fault::Status(401, None)),
+        ("forbidden", Fault::Status(403, None)),
+        ("hangs", Fault::Hang),
+        ("breaks-off", Fault::Reset),
+        ("goes-back", json(format!("{whole}\n"))),
+        ("half-an-event", json(whole[..40].to_owned())),
+        (
+            "tells-of-another",
+            json(format!("{}\n", event("ADDED", 1 << 40, "y"))),
+        ),
+        ("ends", json(String::new())),
+        ("another-format", stream("text/html", "<p>".to_owned())),
+        ("no-answer", json("{}\n".to_owned())),
+    ]
+}
+
+/// Each of them in a namespace of its name, and a watch there whose apiserver has stopped.
+async fn refused(world: &mut World) -> Vec<(&'static str, Told)> {
+    let mut watches = Vec::new();
+    for (namespace, fault) in refusals() {
+        world.doubles[1].set_fault(&path(namespace, false), Some(fault));
+        watches.push((namespace, world.open(namespace).await));
+    }
+    world.until_proved().await;
+    world.stop().await;
+    let namespaces: Vec<_> = watches.iter().map(|(namespace, _)| *namespace).collect();
+    world.until_asked(1, &namespaces).await;
+    watches
+}
+
+#[tokio::test]
+async fn a_server_that_refuses_or_lies_spoils_no_watch() {
+    let mut world = World::new(2).await;
+    let mut watches = refused(&mut world).await;
+    world.restart().await;
+    for (namespace, told) in &mut watches {
+        let revision = world.write("secrets", namespace, "x").await;
+        told.expect(revision).await;
+    }
+    assert_eq!(world.handed_over("ended").await, 0.0);
+}
+
+#[tokio::test]
+async fn what_only_a_server_that_refuses_could_tell_is_not_jumped_over() {
+    let ground = Ground::new().await;
+    let kept = vec![KeptInEtcd::new(&ground.etcd); 2];
+    let short = |options: ProxyOptions| options.set("watch.handOverTimeout", "20s");
+    let mut world = World::on(ground, &kept, v1_36(), short).await;
+    let mut watches = refused(&mut world).await;
+    let mut missed = Vec::new();
+    for (namespace, _) in &watches {
+        missed.push(world.write("secrets", namespace, "y").await);
+    }
+    world.restart().await;
+    for ((namespace, told), missed) in watches.iter_mut().zip(missed) {
+        told.end().await;
+        let seen = told.changes[..].to_vec();
+        assert_eq!(seen.len(), 1, "{namespace}");
+        let from = told.bookmark.unwrap_or(seen[0]);
+        assert!(seen[0] <= from && from < missed, "{namespace}: {from}");
+        // It comes back.
+        world.doubles[1].set_fault(&path(namespace, false), None);
+        let again = format!("{}{from}", path(namespace, true));
+        world.open_path(&again).await.expect(missed).await;
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_dies_when_it_is_asked_is_left_again() {
+    let mut world = World::new(2).await;
+    let mut told = world.open(USUAL).await;
+    world.until_proved().await;
+    world.doubles[1].set_fault(&path(USUAL, false), Some(Fault::Hang));
+    world.stop().await;
+    world.until_asked(1, &[USUAL]).await;
+    world.doubles[1].stop().await;
+    world.proxies[1].kill();
+    world.restart().await;
+    told.expect(world.write("secrets", USUAL, "x").await).await;
+}
+
+#[tokio::test]
+async fn while_etcd_is_away_a_watch_waits() {
+    let mut world = World::new(2).await;
+    let mut told = world.open(USUAL).await;
+    world.until_proved().await;
+    world.ground.etcd.kill();
+    world.stop().await;
+    // Nothing proves that the other keeps it in the same etcd.
+    assert!(told.stream.is_quiet(Duration::from_secs(3)).await);
+    assert_eq!(world.doubles[1].count(&path(USUAL, false)), 0);
+    world.ground.etcd.start_again().await;
+    world.etcd = world.ground.etcd.client().await;
+    told.expect(world.write("secrets", USUAL, "x").await).await;
+    world.until_asked(1, &[USUAL]).await;
+}
+
+#[tokio::test]
+async fn what_etcd_has_compacted_proves_nothing() {
+    let mut world = World::new(1).await;
+    let mut told = world.open(USUAL).await;
+    world.until_proved().await;
+    let mut newest = 0;
+    for _ in 0..3 {
+        newest = world.revision().await;
+    }
+    world.etcd.compact(newest, None).await.unwrap();
+    world.stop().await;
+    world.restart().await;
+    told.end().await;
+    assert_eq!((told.changes.len(), told.bookmark), (1, None));
+}
+
+#[tokio::test]
+async fn a_server_that_keeps_the_resource_in_another_etcd_is_not_asked() {
+    let ground = Ground::new().await;
+    let other = Etcd::start(&ground.dir.path().join("other"), &ground.pki).await;
+    let mut ahead = other.client().await;
+    for _ in 0..300 {
+        write(&mut ahead, "/other", &json!(0)).await;
+    }
+    let kept = [KeptInEtcd::new(&ground.etcd), KeptInEtcd::new(&other)];
+    let mut world = World::on(ground, &kept, v1_36(), |options| options).await;
+    let mut told = world.open(USUAL).await;
+    world.until_proved().await;
+    world.stop().await;
+    let proof = "/api/v1/secrets?limit=1";
+    eventually("it is asked where it keeps them", LONG, async || {
+        world.doubles[1].count(proof) > 0
+    })
+    .await;
+    world.restart().await;
+    told.expect(world.write("secrets", USUAL, "x").await).await;
+    assert_eq!(world.doubles[1].count(&path(USUAL, false)), 0);
+}
+
+#[tokio::test]
+async fn a_watch_of_what_is_in_another_etcd_ends_as_without_the_proxy() {
+    let ground = Ground::new().await;
+    let kept = vec![KeptInEtcd::new(&ground.etcd); 2];
+    let elsewhere = |options: ProxyOptions| options.set("etcd.otherResources", "[secrets]");
+    let mut world = World::on(ground, &kept, v1_36(), elsewhere).await;
+    let mut told = world.open(USUAL).await;
+    world.stop().await;
+    told.end().await;
+    assert_eq!((told.changes.len(), told.bookmark), (1, None));
+    assert_eq!(world.doubles[1].count("/api/v1/secrets?limit=1"), 0);
+}
+
+#[tokio::test]
+async fn an_older_apiserver_that_comes_back_does_not_go_on() {
+    let mut world = World::new(1).await;
+    let mut told = world.open(USUAL).await;
+    world.until_proved().await;
+    world.stop().await;
+    // There is something newer to tell.
+    world.revision().await;
+    world.doubles[0].change_preset(|_| v1_20());
+    world.restart().await;
+    told.end().await;
+    assert_eq!(told.changes.len(), 1);
+    assert!(told.bookmark > told.changes.last().copied());
+    assert_eq!(world.handed_over("ended").await, 1.0);
+}
+
+#[tokio::test]
+async fn existing_objects_come_once_and_before_a_bookmark_nothing_goes_on() {
+    let mut world = World::new(2).await;
+    let there = world.write("secrets", USUAL, "x").await;
+    let base = "/api/v1/namespaces/usual/secrets?watch=true&allowWatchBookmarks=true";
+    let initial = "sendInitialEvents=true&resourceVersionMatch=NotOlderThan";
+    let mut begun = world.open_path(&format!("{base}&{initial}")).await;
+    let mut of_zero = world.open_path(&format!("{base}&resourceVersion=0")).await;
+    for told in [&mut begun, &mut of_zero] {
+        told.expect(there).await;
+    }
+    assert!(begun.next().await && begun.bookmark >= Some(there));
+    world.until_proved().await;
+    world.stop().await;
+    begun.expect(world.write("secrets", USUAL, "y").await).await;
+    of_zero.end().await;
+    assert_eq!((of_zero.changes, of_zero.bookmark), (vec![there], None));
+    let asked = world.doubles[1].requests();
+    let of_watches = asked.iter().filter(|it| it.path.contains("watch="));
+    for request in of_watches {
+        assert!(
+            !request.path.contains("sendInitialEvents"),
+            "{}",
+            request.path
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_watch_that_was_rerouted_goes_on_at_the_other_peer() {
+    let ground = Ground::new().await;
+    let kept = vec![KeptInEtcd::new(&ground.etcd); 3];
+    let first = v1_36().without_group("autoscaling");
+    let mut world = World::on(ground, &kept, first, |options| options).await;
+    let from = world.revision().await;
+    let hpas = "horizontalpodautoscalers";
+    let path = format!("{HPAS_IN_DEFAULT}?watch=true&resourceVersion={from}");
+    let mut told = world.open_path(&path).await;
+    told.expect(world.write(hpas, "default", "x").await).await;
+    let watches = |double: &Double| double.count(HPAS_IN_DEFAULT);
+    let serves = 1 + usize::from(watches(&world.doubles[1]) == 0);
+    let log = world.proxies[0].process().log().to_owned();
+    eventually("it is proved", LONG, async || {
+        let log = std::fs::read_to_string(&log).unwrap();
+        log.contains("stored_here: Some(true)")
+    })
+    .await;
+    world.doubles[serves].stop().await;
+    told.expect(world.write(hpas, "default", "x").await).await;
+    assert!(watches(&world.doubles[3 - serves]) > 0);
+    assert_eq!(world.handed_over("continued").await, 1.0);
+}
