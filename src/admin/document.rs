@@ -36,8 +36,20 @@ sections! {
         pub server: ServerStatus,
         /// RFC 3339.
         pub time: Option<String>,
+        pub watches: WatchesStatus,
         /// Set while the versions of live servers differ.
         pub window: Option<WindowStatus>,
+    }
+
+    /// Watches, and since the start those that left their server before their time.
+    pub struct WatchesStatus {
+        /// They went on at another server.
+        pub continued: u64,
+        /// No server could go on with them.
+        pub ended: u64,
+        /// They wait for a server now.
+        pub held: i64,
+        pub open: i64,
     }
 
     /// Versions that differ.

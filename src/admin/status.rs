@@ -11,7 +11,7 @@ use tokio::sync::{oneshot, watch};
 
 use super::document::{
     AddedGroupVersion, CertificatesStatus, CheckStatus, CustomStatus, DiscoveryStatus, EtcdStatus,
-    PeerStatus, ResourceStatus, ServerStatus, StatusDocument, WindowStatus,
+    PeerStatus, ResourceStatus, ServerStatus, StatusDocument, WatchesStatus, WindowStatus,
 };
 use crate::cluster::catalog::Published;
 use crate::config::DefaultVersion;
@@ -23,6 +23,7 @@ use crate::relay::upstream::health::Health;
 use crate::reload::metrics::ReloadMetrics;
 use crate::routing::table::{Holders, Server, ServerKind, Snapshot};
 use crate::tls::metrics::{CertificateMetrics, rfc3339};
+use crate::watches::metrics::{HandOverResult, WatchMetrics};
 
 /// Reads what the serving threads share.
 pub struct StatusReader {
@@ -106,6 +107,7 @@ impl StatusReader {
                 .collect(),
             server: self.server(&snapshot),
             time: rfc3339(OffsetDateTime::now_utc().unix_timestamp()),
+            watches: watches(&shared.metrics.watches),
             window: self.window(&snapshot),
         }
     }
@@ -154,6 +156,15 @@ impl StatusReader {
             missing,
             version: env!("CARGO_PKG_VERSION").to_owned(),
         }
+    }
+}
+
+fn watches(metrics: &WatchMetrics) -> WatchesStatus {
+    WatchesStatus {
+        continued: metrics.left_and(HandOverResult::Continued),
+        ended: metrics.left_and(HandOverResult::Ended),
+        held: metrics.held.get(),
+        open: metrics.count_open(),
     }
 }
 

@@ -63,6 +63,8 @@ metrics! {
         gap: Histogram = histogram("kube_interop_proxy_watch_hand_over_seconds", &GAPS),
         /// Long-running requests that the drain has not ended yet.
         pub left: IntGauge = gauge("kube_interop_proxy_drain_left"),
+        /// Watches whose server has stopped: their streams are open, and wait for a server that can go on.
+        pub held: IntGauge = gauge("kube_interop_proxy_watches_held"),
     }
 }
 
@@ -88,6 +90,18 @@ impl WatchMetrics {
         if result == HandOverResult::Continued {
             self.gap.observe(gap.as_secs_f64());
         }
+    }
+
+    /// How many watches have left their server with this result.
+    pub fn left_and(&self, result: HandOverResult) -> u64 {
+        let reasons = self.handed_over.iter();
+        let counts = reasons.filter_map(|results| results.get(result as usize));
+        counts.map(IntCounter::get).sum()
+    }
+
+    /// Watches that are open.
+    pub fn count_open(&self) -> i64 {
+        self.open.iter().map(IntGauge::get).sum()
     }
 
     /// A watch ended without one.

@@ -40,7 +40,7 @@ function showAge() {
 }
 
 function showServer() {
-  const { config, server } = latest;
+  const { config, server, watches } = latest;
   const checks = server.checks.map(({ name, missing }) =>
     h("li", null, missing === null ? word("ok", "ok") : word("bad", "failed"), ` ${name}`,
       missing === null ? null : quiet(missing)));
@@ -57,6 +57,8 @@ function showServer() {
       ? word("warn", `${latest.window.versions.join(" and ")}, policy ${latest.window.policy}`) : "no",
       latest.window ? quiet(`since ${latest.window.since}`) : ""],
     ["History", server.historyStart === null ? "not known" : `since revision ${number(server.historyStart)}`],
+    ["Watches", `${number(watches.open)} open, ${number(watches.held)} held`,
+      quiet(`${number(watches.continued)} went on at another server, ${number(watches.ended)} ended instead`)],
     ["Lease", lease[server.identityLeaseKeptBy] ?? "none kept by the proxy"],
     ["Only here", count(latest.resources.filter((it) => it.local && !it.peers.length).length, "resource")],
     ["Configuration", config.problems.length ? word("bad", "the file cannot be used")

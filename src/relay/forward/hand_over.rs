@@ -14,6 +14,7 @@ use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 
 use super::ForwardedRequest;
+use crate::metrics::Open;
 use crate::relay::client::ClientSession;
 use crate::relay::exchange::{self, Delivered, Expiry, Leaving, ResumedWatch, Upload, WatchRest};
 use crate::relay::outcome::{ExchangeFailure, Outcome};
@@ -68,6 +69,7 @@ pub async fn hand_over(
 ) -> Delivered {
     let (shared, begun) = (context.shared, Instant::now());
     let is_served = reason == LeaveReason::ShutsDown;
+    let _held = (!is_served).then(|| Open::new(&shared.metrics.watches.held));
     if !is_served {
         rest.watch.asked(shared, begun + PROOF_TIMEOUT).await;
     }
