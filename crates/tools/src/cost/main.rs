@@ -16,9 +16,11 @@ mod lists;
 mod load;
 mod meter;
 mod origin;
+mod replaced;
 mod requests;
 mod rivals;
 mod scale;
+mod spread;
 mod streams;
 mod table;
 mod training;
@@ -66,6 +68,8 @@ enum Work {
     Watches(watches::Idle),
     /// Processor time of a watch's event.
     Events(watches::Events),
+    /// Watches whose apiserver is killed: until all go on, and what that takes.
+    Replaced(replaced::Options),
     /// Processor time of a new connection with a client certificate.
     Handshakes(handshakes::Options),
     /// Processor time and memory of long answers.
@@ -74,10 +78,12 @@ enum Work {
     Latency(latency::Options),
     /// How long reads wait for a frozen kube-apiserver; real ones are needed.
     Frozen(frozen::Options),
-    /// All tables above but the last.
+    /// All tables above but two: watches whose apiserver is killed, and frozen ones.
     All,
     /// What a proxy takes in a cluster of many servers and custom resources.
     Scale(scale::Options),
+    /// How clients spread over three servers again after one was restarted, by `serving.goawayChance`.
+    Spread(spread::Options),
     /// Instructions of a request in user space, by valgrind. Exits with 1 above a limit.
     Instructions(instructions::Options),
     /// All of this work by the proxy alone, for a profile of an instrumented program; see deploy/release/profile.sh.
@@ -116,11 +122,13 @@ async fn run(plan: &Plan, work: Work) -> ExitCode {
         Work::Rerouted(options) => requests::rerouted(plan, &options).await,
         Work::Watches(options) => watches::idle(plan, &options).await,
         Work::Events(options) => watches::events(plan, &options).await,
+        Work::Replaced(options) => replaced::measure(plan, &options).await,
         Work::Handshakes(options) => handshakes::measure(plan, &options).await,
         Work::Lists(options) => lists::measure(plan, &options).await,
         Work::Latency(options) => latency::measure(plan, &options).await,
         Work::Frozen(options) => frozen::measure(plan, &options).await,
         Work::Scale(options) => scale::measure(plan, &options).await,
+        Work::Spread(options) => spread::measure(plan, &options).await,
         Work::All => all(plan).await,
         Work::Training => training::train(plan).await,
         Work::Instructions(options) => return instructions::check(plan, &options).await,

@@ -15,7 +15,7 @@ use super::lab::{AUTHORIZATION, Lab, Plan};
 use super::load::Load;
 use super::origin::REROUTED;
 use super::requests::{CONNECTIONS, Pair, STREAMS};
-use super::streams::Watches;
+use super::streams::{Kind, Watches};
 use super::watched::Watched;
 use super::watches::{EVERY, ON_A_CONNECTION};
 
@@ -108,7 +108,8 @@ async fn events(plan: &Plan) {
         let server = Watched::start(&lab.ground, lab.double.addr(), every).await;
         let proxy = lab.proxy(plan, server.address()).await;
         let connections = WATCHES.div_ceil(ON_A_CONNECTION);
-        let open = Watches::open(proxy.address(), &lab.ground.pki, WATCHES, connections).await;
+        let (to, pki, kind) = (proxy.address(), &lab.ground.pki, Kind::default());
+        let open = Watches::open(to, pki, WATCHES, connections, kind).await;
         if every.is_some() {
             sleep(WATCHING).await;
         }
