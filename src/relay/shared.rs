@@ -106,9 +106,10 @@ pub struct ServerStates {
 pub struct Limits {
     /// The budget for answers that clients do not read.
     pub unread: Arc<UnreadBudget>,
-    /// For requests that are sent to another server because the local apiserver does not know a custom resource, or to a
-    /// newer one because an older one does not understand them.
-    pub retries: Semaphore,
+    /// For requests that are sent to another server because the local apiserver does not know a custom resource.
+    pub not_found: Semaphore,
+    /// For requests that are sent to a newer server because an older one does not understand them.
+    pub not_understood: Semaphore,
     /// For watches that ask other servers because one has answered 410.
     pub expired_watches: Arc<Semaphore>,
     /// For watches that go on at other servers because theirs has stopped.
@@ -144,7 +145,8 @@ impl Limits {
     pub fn new(unread: UnreadMetrics) -> Self {
         Self {
             unread: Arc::new(UnreadBudget::new(unread)),
-            retries: Semaphore::new(RETRIES),
+            not_found: Semaphore::new(RETRIES),
+            not_understood: Semaphore::new(RETRIES),
             expired_watches: Arc::new(Semaphore::new(EXPIRED_WATCHES)),
             hand_overs: PermitsByServer::default(),
         }

@@ -40,7 +40,7 @@ const GAPS: [f64; 11] = [0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0,
 metrics! {
     #[derive(Debug)]
     pub struct WatchMetrics {
-        /// Watches that are open, by whether a bookmark is looked for when the proxy stops.
+        /// Watches in JSON and protobuf that are open, by whether a bookmark is looked for when the proxy stops.
         open: [IntGauge; 2] =
             gauges("kube_interop_proxy_watches", "bookmarks", ["false", "true"]),
         /// Watches that ended with a bookmark of the proxy's.

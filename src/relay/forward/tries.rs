@@ -20,7 +20,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use pingora_core::ErrorType;
-use tokio::sync::SemaphorePermit;
+use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::timeout;
 
 use crate::log_throttle::LogRateLimit;
@@ -212,11 +212,18 @@ impl<'a> Tries<'a> {
             return Ok(Box::new(route.clone()));
         }
         // Else the client decides how long the rest of its body takes.
-        if upload.is_read() {
-            self.permit = Some(retry_permit(context.shared).await.ok_or(last)?);
-        }
+        let permit = match upload.is_read() {
+            true => Some(
+                permit(&context.shared.limits.not_understood)
+                    .await
+                    .ok_or(last)?,
+            ),
+            false => None,
+        };
         let at = self.not_understood.as_ref().map_or(route, |kept| &kept.0);
-        plan::elsewhere(context, &self.tried, route.ready, Some(at)).ok_or(last)
+        let next = plan::elsewhere(context, &self.tried, route.ready, Some(at)).ok_or(last)?;
+        self.permit = permit;
+        Ok(next)
     }
 
     /// The next route as it is planned.
@@ -232,7 +239,7 @@ impl<'a> Tries<'a> {
         // The client decides how long the rest of its body takes.
         let mut permit = None;
         if may_be_known_elsewhere && upload.is_read() {
-            let acquired = retry_permit(shared).await;
+            let acquired = self::permit(&shared.limits.not_found).await;
             permit = Some(acquired.ok_or(Refusal::DoubtfulNotFound)?);
         }
         let last = match refusal(context, failure) {
@@ -336,8 +343,8 @@ impl ExpiredWatch {
 }
 
 /// Waits until the request may ask other servers.
-async fn retry_permit(shared: &Shared) -> Option<Box<SemaphorePermit<'_>>> {
-    let permit = timeout(RETRY_TIMEOUT, shared.limits.retries.acquire()).await;
+async fn permit(limit: &Semaphore) -> Option<Box<SemaphorePermit<'_>>> {
+    let permit = timeout(RETRY_TIMEOUT, limit.acquire()).await;
     Some(Box::new(permit.ok()?.ok()?))
 }
 

@@ -1,6 +1,6 @@
 //! Servers that did not go on with a watch, and when each may be asked again. Pure.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ const AGAIN: Backoff = Backoff {
 
 /// Servers that were asked in vain.
 #[derive(Debug, Default)]
-pub struct AskedServers(HashMap<SocketAddr, Asked>);
+pub struct AskedServers(BTreeMap<SocketAddr, Asked>);
 
 #[derive(Debug, Default)]
 struct Asked {

@@ -124,7 +124,10 @@ fn read_openapi<'a>(
     mut segments: Segments<'a>,
 ) -> Result<ParsedPath<'a>, AmbiguousPath> {
     let mut names = Vec::new();
-    while let Some(name) = segments.next()? {
+    // One more than any document has.
+    while names.len() < 5
+        && let Some(name) = segments.next()?
+    {
         names.push(name);
     }
     let names: Vec<&str> = names.iter().map(|name| &**name).collect();

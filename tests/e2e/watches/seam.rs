@@ -37,6 +37,17 @@ impl World {
         Self::on(ground, &kept, v1_36(), |options| options).await
     }
 
+    /// Two, one of which speaks only HTTP/1.1: this one.
+    async fn http1(number: usize) -> Self {
+        let ground = Ground::new().await;
+        let kept = vec![KeptInEtcd::new(&ground.etcd); 2];
+        let alpn = |server| match server == number {
+            true => vec!["http/1.1"],
+            false => vec!["h2", "http/1.1"],
+        };
+        Self::speaking(ground, &kept, v1_36(), alpn, |options| options).await
+    }
+
     /// `first`: what the first apiserver is.
     async fn on(
         ground: Ground,
@@ -44,10 +55,22 @@ impl World {
         first: Preset,
         change: impl Fn(ProxyOptions) -> ProxyOptions,
     ) -> Self {
+        let alpn = |_| vec!["h2", "http/1.1"];
+        Self::speaking(ground, kept, first, alpn, change).await
+    }
+
+    async fn speaking(
+        ground: Ground,
+        kept: &[Arc<KeptInEtcd>],
+        first: Preset,
+        alpn: impl Fn(usize) -> Vec<&'static str>,
+        change: impl Fn(ProxyOptions) -> ProxyOptions,
+    ) -> Self {
         let (mut doubles, mut proxies) = (Vec::new(), Vec::new());
         for (number, kept) in kept.iter().enumerate() {
             let preset = if number == 0 { first.clone() } else { v1_36() };
-            let options = DoubleOptions::new(ground.pki.dir(), preset).kept(kept);
+            let mut options = DoubleOptions::new(ground.pki.dir(), preset).kept(kept);
+            options.alpn = alpn(number);
             let double = Double::start(options).await;
             let options = ground.proxy(&format!("s{number}"), double.addr());
             proxies.push(Proxy::start(change(patient(options)).until(Until::Ready)).await);
@@ -283,6 +306,18 @@ async fn what_only_a_server_that_refuses_could_tell_is_not_jumped_over() {
         world.doubles[1].set_fault(&path(namespace, false), None);
         let again = format!("{}{from}", path(namespace, true));
         world.open_path(&again).await.expect(missed).await;
+    }
+}
+
+#[tokio::test]
+async fn a_watch_goes_on_from_and_at_an_apiserver_that_speaks_only_http1() {
+    for number in 0..2 {
+        let mut world = World::http1(number).await;
+        let mut told = world.open(USUAL).await;
+        world.until_proved().await;
+        world.stop().await;
+        told.expect(world.write("secrets", USUAL, "x").await).await;
+        assert_eq!(world.handed_over("continued").await, 1.0);
     }
 }
 
