@@ -6,6 +6,7 @@ mod formats;
 mod resources;
 mod strangers;
 mod tokens;
+mod upgrades;
 mod versions;
 
 use std::sync::atomic::{AtomicU64, Ordering};
