@@ -229,7 +229,8 @@ impl RelayService {
             method: context.method.clone(),
             path: context.path.into(),
         };
-        let watch = served(context, entry, moved.is_some(), &mut delivered);
+        let permit = permit.filter(LargeHeaderPermit::is_large);
+        let watch = served(context, entry, moved.is_some(), permit, &mut delivered);
         (delivered, watch)
     }
 
@@ -340,6 +341,8 @@ struct BegunWatch {
     entry: AccessEntry<'static>,
     caller: Caller,
     span: Option<Box<RequestSpan>>,
+    /// pingora keeps a header as long as its connection to a server.
+    _large: Option<LargeHeaderPermit>,
 }
 
 impl BegunWatch {
@@ -356,6 +359,7 @@ fn served(
     context: RequestContext<'_>,
     entry: AccessEntry<'_>,
     moved: bool,
+    large: Option<LargeHeaderPermit>,
     delivered: &mut Delivered,
 ) -> Option<Box<BegunWatch>> {
     let span = context.meter.ended(entry.refusal);
@@ -366,6 +370,7 @@ fn served(
                 entry: entry.into_owned(),
                 caller: context.caller,
                 span,
+                _large: large,
             }))
         }
         Delivered::Ended(outcome) => {

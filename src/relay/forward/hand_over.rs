@@ -31,6 +31,8 @@ use crate::watches::metrics::{HandOverResult, LeaveReason};
 const LOOK: Duration = Duration::from_millis(500);
 /// Longest wait for the proof that a server keeps the resource in this etcd.
 const PROOF_TIMEOUT: Duration = Duration::from_secs(3);
+/// Longest wait for a permit at a server that can go on with it, in which its stream does not end for want of one.
+const PACED_TIMEOUT: Duration = Duration::from_secs(60);
 /// Longest wait for a watch that is still served, and is not read meanwhile.
 const SERVED_TIMEOUT: Duration = Duration::from_secs(1);
 /// A server that has served a watch for a shorter time did not go on with it.
@@ -280,15 +282,18 @@ impl<'a> HandOver<'a> {
     }
 
     /// Waits for the proof that a server keeps the resource in this etcd, and for a permit to ask it.
-    async fn prepared(&self, server: SocketAddr) -> Option<(ServedBy, OwnedSemaphorePermit)> {
+    async fn prepared(&mut self, server: SocketAddr) -> Option<(ServedBy, OwnedSemaphorePermit)> {
         let (shared, now) = (self.context.shared, Instant::now());
         let (proof, permit) = match self.is_served {
             true => (now + SERVED_TIMEOUT, now + SERVED_TIMEOUT),
-            false => (self.deadline.min(now + PROOF_TIMEOUT), self.deadline),
+            false => (self.deadline.min(now + PROOF_TIMEOUT), now + PACED_TIMEOUT),
         };
         let served_by = self.watch.is_stored_by(shared, server, proof).await?;
+        let waiting = Instant::now();
         let asking = shared.limits.hand_overs.of(server).acquire_owned();
         let permit = timeout_at(permit, asking).await.ok()?.ok()?;
+        // `watch.handOverTimeout` is for the time in which nobody can serve it.
+        self.deadline += waiting.elapsed();
         Some((served_by, permit))
     }
 

@@ -322,6 +322,35 @@ async fn a_watch_goes_on_from_and_at_an_apiserver_that_speaks_only_http1() {
 }
 
 #[tokio::test]
+async fn who_waits_for_a_busy_server_that_can_go_on_is_not_ended() {
+    /// More than are opened at a server at a time.
+    const WATCHES: usize = 150;
+    let ground = Ground::new().await;
+    let kept = vec![KeptInEtcd::new(&ground.etcd); 2];
+    let short = |options: ProxyOptions| options.set("watch.handOverTimeout", "2s");
+    let mut world = World::on(ground, &kept, v1_36(), short).await;
+    let from = world.revision().await;
+    let mut watches = Vec::new();
+    for _ in 0..WATCHES {
+        let path = format!("{}{from}", path(USUAL, true));
+        watches.push(world.open_path(&path).await);
+    }
+    let first = world.write("secrets", USUAL, "x").await;
+    for told in &mut watches {
+        told.expect(first).await;
+    }
+    world.until_proved().await;
+    let slow = Fault::Delay(Duration::from_millis(1500));
+    world.doubles[1].set_fault(&path(USUAL, false), Some(slow));
+    world.stop().await;
+    let second = world.write("secrets", USUAL, "x").await;
+    for told in &mut watches {
+        told.expect(second).await;
+    }
+    assert_eq!(world.handed_over("ended").await, 0.0);
+}
+
+#[tokio::test]
 async fn a_server_that_dies_when_it_is_asked_is_left_again() {
     let mut world = World::new(2).await;
     let mut told = world.open(USUAL).await;
