@@ -36,8 +36,8 @@ const MOST: usize = 20_000;
 
 /// What runs at the node whose version changes.
 enum Running {
-    Old(KubeApiServer),
-    New(ModernApiServer),
+    Old(Box<KubeApiServer>),
+    New(Box<ModernApiServer>),
 }
 
 impl Running {
@@ -75,7 +75,7 @@ impl World {
             proxy("stays", stays.addr())
         );
         let world = Self {
-            running: Running::Old(server),
+            running: Running::Old(server.into()),
             proxies: [changes, other],
             _stays: stays,
             address,
@@ -110,12 +110,12 @@ impl World {
         self.running.process().terminate(STOPPED).await;
         let ground = &self.ground;
         self.running = match version {
-            OLD => Running::Old(old(ground, &self.address).await),
+            OLD => Running::Old(old(ground, &self.address).await.into()),
             _ => {
                 let (dir, ip) = (ground.dir.path(), self.address.ip());
                 let server =
                     ModernApiServer::start_at(ip, dir, &ground.pki, &ground.etcd, &[DELAY]).await;
-                Running::New(server)
+                Running::New(server.into())
             }
         };
         self.until_version(version).await;
