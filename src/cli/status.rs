@@ -1,6 +1,6 @@
 //! `status`: shows the status document of a running proxy as tables or as JSON.
 //!
-//! `fetch` gets the document from the admin port, `table` prints it, and [`wait`] asks again and again. The command
+//! `fetch` gets the document from the admin port, `table` prints it, and `wait` asks again and again. The command
 //! succeeds if the proxy is ready: it shows problems of peers, but only with `--wait` do they make it fail.
 
 mod table;

@@ -252,7 +252,7 @@ fn encode<M: Message + DeserializeOwned>(document: &Value) -> Result<Vec<u8>, Me
 /// How a document is changed.
 #[derive(Default)]
 struct Merging {
-    /// See [`PeerUnion::replaces`].
+    /// See `PeerUnion::replaces`.
     replaces: bool,
     changed: bool,
     /// An entry took the place of a local one in the version at hand.

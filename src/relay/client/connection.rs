@@ -222,7 +222,7 @@ impl Outflow {
         !self.is_above(HELD) || self.has_ended()
     }
 
-    /// Resolves when `enough`, which one of these says: [`Self::has_room`], [`Self::may_ask`].
+    /// Resolves when `enough`, which one of these says: `has_room`, `may_ask`.
     pub async fn until(&self, enough: impl Fn() -> bool) {
         while !enough() {
             let mut changed = pin!(self.changed.notified());
