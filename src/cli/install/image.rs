@@ -25,7 +25,8 @@ impl Image {
         let Some(name) = &self.0 else {
             return Ok(());
         };
-        let listed = ctr(&["list".as_ref(), "--quiet".as_ref()]);
+        // A runtime that hangs must not hold up the renewal of the lock.
+        let listed = ctr(&["--timeout", "5s"], &["list".as_ref(), "--quiet".as_ref()]);
         // Docker brings a ctr too, and has its images elsewhere: none is listed.
         let listed = listed
             .ok()
@@ -58,19 +59,16 @@ fn is_among(name: &str, listed: &str) -> bool {
 }
 
 /// A command about images of containerd.
-fn ctr(arguments: &[&OsStr]) -> Result<Output, Error> {
+fn ctr(options: &[&str], arguments: &[&OsStr]) -> Result<Output, Error> {
     let mut command = Command::new("ctr");
-    // A runtime that hangs must not hold up the renewal of the lock.
-    if arguments.first().is_some_and(|verb| *verb == "list") {
-        command.args(["--timeout", "5s"]);
-    }
+    command.args(options);
     command.args(["--namespace", "k8s.io", "images"]);
     command.args(arguments).output()
 }
 
 pub(super) fn import(archive: &Path) -> Result<(), String> {
     let name = archive.display();
-    match ctr(&["import".as_ref(), archive.as_ref()]) {
+    match ctr(&[], &["import".as_ref(), archive.as_ref()]) {
         Ok(output) if output.status.success() => Ok(()),
         Ok(output) => Err(format!(
             "ctr cannot import {name}: {}",

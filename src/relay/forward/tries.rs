@@ -211,15 +211,7 @@ impl<'a> Tries<'a> {
         if self.exclusive {
             return Ok(Box::new(route.clone()));
         }
-        // Else the client decides how long the rest of its body takes.
-        let permit = match upload.is_read() {
-            true => Some(
-                permit(&context.shared.limits.not_understood)
-                    .await
-                    .ok_or(last)?,
-            ),
-            false => None,
-        };
+        let permit = retry_permit(&context.shared.limits.not_understood, upload, last).await?;
         let at = self.not_understood.as_ref().map_or(route, |kept| &kept.0);
         let next = plan::elsewhere(context, &self.tried, route.ready, Some(at)).ok_or(last)?;
         self.permit = permit;
@@ -236,12 +228,13 @@ impl<'a> Tries<'a> {
         let shared = context.shared;
         // The next server is asked only because one has answered "no such resource".
         let may_be_known_elsewhere = self.no_such_resource.is_some();
-        // The client decides how long the rest of its body takes.
-        let mut permit = None;
-        if may_be_known_elsewhere && upload.is_read() {
-            let acquired = self::permit(&shared.limits.not_found).await;
-            permit = Some(acquired.ok_or(Refusal::DoubtfulNotFound)?);
-        }
+        let permit = match may_be_known_elsewhere {
+            true => {
+                let doubt = Refusal::DoubtfulNotFound;
+                retry_permit(&shared.limits.not_found, upload, doubt).await?
+            }
+            false => None,
+        };
         let last = match refusal(context, failure) {
             Refusal::FailedMaybeExecuted => return Err(Refusal::FailedMaybeExecuted),
             _ if self.turned_away.is_some() => Refusal::Terminating,
@@ -342,10 +335,19 @@ impl ExpiredWatch {
     }
 }
 
-/// Waits until the request may ask other servers.
-async fn permit(limit: &Semaphore) -> Option<Box<SemaphorePermit<'_>>> {
-    let permit = timeout(RETRY_TIMEOUT, limit.acquire()).await;
-    Some(Box::new(permit.ok()?.ok()?))
+/// Waits until the request may ask other servers; the error is `refusal`. `None`: it may without a permit, because its client
+/// decides how long the rest of its body takes.
+async fn retry_permit<'a>(
+    limit: &'a Semaphore,
+    upload: &Upload,
+    refusal: Refusal,
+) -> Result<Option<Box<SemaphorePermit<'a>>>, Refusal> {
+    if !upload.is_read() {
+        return Ok(None);
+    }
+    let acquired = timeout(RETRY_TIMEOUT, limit.acquire()).await;
+    let permit = acquired.ok().and_then(Result::ok).ok_or(refusal)?;
+    Ok(Some(Box::new(permit)))
 }
 
 /// The refusal after `failure` if no other server can be tried.

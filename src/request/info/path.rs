@@ -123,23 +123,18 @@ fn read_openapi<'a>(
     path: &'a str,
     mut segments: Segments<'a>,
 ) -> Result<ParsedPath<'a>, AmbiguousPath> {
-    let mut names = Vec::new();
+    let mut next = || segments.next();
     // One more than any document has.
-    while names.len() < 5
-        && let Some(name) = segments.next()?
-    {
-        names.push(name);
-    }
-    let names: Vec<&str> = names.iter().map(|name| &**name).collect();
-    let document = match names[..] {
+    let names = [next()?, next()?, next()?, next()?, next()?];
+    let document = match names.each_ref().map(Option::as_deref) {
         // These are found by their exact path: with a slash at its end it is another one.
         _ if path.ends_with('/') => return Ok(ParsedPath::Nothing),
-        ["v2"] => DiscoveryDocument::OpenApiV2,
-        ["v3"] => DiscoveryDocument::OpenApiV3,
-        ["v3", "api", version] => {
+        [Some("v2"), None, ..] => DiscoveryDocument::OpenApiV2,
+        [Some("v3"), None, ..] => DiscoveryDocument::OpenApiV3,
+        [Some("v3"), Some("api"), Some(version), None, _] => {
             DiscoveryDocument::OpenApiV3Version(GroupVersion::new("", version))
         }
-        ["v3", "apis", group, version] => {
+        [Some("v3"), Some("apis"), Some(group), Some(version), None] => {
             DiscoveryDocument::OpenApiV3Version(GroupVersion::new(group, version))
         }
         // All servers have the same.

@@ -74,19 +74,24 @@ fn local(initialized: bool) -> LocalServer {
     }
 }
 
+/// With the default settings, and a state that is current.
+fn decided<'s>(
+    question: RoutingInput<'_>,
+    initialized: bool,
+    snapshot: &'s Snapshot,
+) -> Decision<'s> {
+    let local = local(initialized);
+    decide(question, &Settings::DEFAULT, local, snapshot, || false)
+}
+
 fn ask<'s>(gvr: GvrRef<'_>, initialized: bool, snapshot: &'s Snapshot) -> Decision<'s> {
-    decide(
-        RoutingInput {
-            resource: Some(gvr),
-            rerouted: false,
-            resume: None,
-            wanted: None,
-        },
-        &Settings::DEFAULT,
-        local(initialized),
-        snapshot,
-        || false,
-    )
+    let question = RoutingInput {
+        resource: Some(gvr),
+        rerouted: false,
+        resume: None,
+        wanted: None,
+    };
+    decided(question, initialized, snapshot)
 }
 
 #[track_caller]
@@ -582,13 +587,7 @@ fn resume<'s>(
         resume: Some(since),
         wanted: None,
     };
-    decide(
-        question,
-        &Settings::DEFAULT,
-        local(initialized),
-        snapshot,
-        || false,
-    )
+    decided(question, initialized, snapshot)
 }
 
 #[test]

@@ -12,12 +12,11 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout_at};
 
 use crate::watches::resources::{
-    CSI_DRIVERS, GADGETS, NETWORK_POLICIES, POD_TEMPLATES, Resource, WIDGETS,
+    CSI_DRIVERS, GADGETS, NETWORK_POLICIES, POD_TEMPLATES, Resource, WIDGETS, define_all,
 };
 use crate::watches::rollout::keep_busy;
 use testkit::client::{Client, Streaming};
 use testkit::cluster::LONG;
-use testkit::kube::KubeApiServer;
 use testkit::nodes::Nodes;
 use testkit::wait::eventually;
 
@@ -155,11 +154,8 @@ fn revision(object: &Value) -> String {
 async fn informers_that_open_their_watch_anew_all_the_time_do_not_list_again() {
     let named = RESOURCES.map(|resource| (resource.group, resource.plural));
     let mut nodes = Nodes::start(&named).await;
+    define_all(&nodes).await;
     let admin = nodes.servers[0].admin();
-    for custom in [WIDGETS, GADGETS] {
-        let servers = nodes.servers.iter().map(KubeApiServer::admin);
-        custom.define(admin, servers).await;
-    }
     for resource in &RESOURCES[..3] {
         resource.create(admin, "there", json!({})).await;
     }

@@ -10,6 +10,8 @@ use serde_json::{Value, json};
 use testkit::balancer::Balancer;
 use testkit::client::Client;
 use testkit::cluster::{Ground, LONG};
+use testkit::kube::KubeApiServer;
+use testkit::nodes::Nodes;
 use testkit::wait::eventually;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -112,6 +114,15 @@ impl Resource {
             })
             .await;
         }
+    }
+}
+
+/// Defines all custom resources. Returns when each node serves them.
+pub async fn define_all(nodes: &Nodes) {
+    let admin = nodes.servers[0].admin();
+    for custom in [WIDGETS, GADGETS] {
+        let servers = nodes.servers.iter().map(KubeApiServer::admin);
+        custom.define(admin, servers).await;
     }
 }
 

@@ -18,12 +18,12 @@ use tokio::task::JoinSet;
 
 use crate::routing::real_apiservers::LONGER;
 use crate::watches::resources::{
-    CSI_DRIVERS, GADGETS, NETWORK_POLICIES, POD_TEMPLATES, Resource, WIDGETS, kube_client,
+    CSI_DRIVERS, GADGETS, NETWORK_POLICIES, POD_TEMPLATES, Resource, WIDGETS, define_all,
+    kube_client,
 };
 use testkit::balancer::Balancer;
 use testkit::client::Client;
 use testkit::cluster::{Ground, LONG};
-use testkit::kube::KubeApiServer;
 use testkit::nodes::Nodes;
 use testkit::process::Signal;
 use testkit::wait::eventually;
@@ -407,11 +407,8 @@ async fn rolling_restarts_let_nobody_list_again() {
     testkit::install_crypto_provider();
     let named = RESOURCES.map(|resource| (resource.group, resource.plural));
     let mut nodes = Nodes::start(&named).await;
+    define_all(&nodes).await;
     let admin = nodes.servers[0].admin();
-    for custom in [WIDGETS, GADGETS] {
-        let servers = nodes.servers.iter().map(KubeApiServer::admin);
-        custom.define(admin, servers).await;
-    }
     for resource in [POD_TEMPLATES, CSI_DRIVERS, WIDGETS] {
         resource
             .create(admin, "left", json!({"side": "left"}))

@@ -285,12 +285,7 @@ async fn a_look_shows_the_difference_and_changes_nothing() {
     let said = command(&node, &["install", "kubeadm"]).await;
     assert!(!said.success && said.err.contains("--yes"), "{}", said.err);
     let said = command(&node, &["uninstall", "kubeadm", "--dry-run"]).await;
-    assert!(
-        said.success && said.out.contains("Nothing is to be changed"),
-        "{}{}",
-        said.out,
-        said.err
-    );
+    said.changes_nothing();
     assert_eq!(all_files(&node), before);
 
     let out = node.path("out");
@@ -438,12 +433,7 @@ async fn a_node_gets_its_proxy_and_another_one_and_is_as_before_without() {
     // Asked twice, it changes nothing.
     let files = all_files(&node);
     let said = command(&node, &["install", "kubeadm", "--yes"]).await;
-    assert!(
-        said.success && said.out.contains("Nothing is to be changed"),
-        "{}{}",
-        said.out,
-        said.err
-    );
+    said.changes_nothing();
     assert_eq!(all_files(&node), files);
 
     let next = [

@@ -63,6 +63,14 @@ pub struct Said {
     pub err: String,
 }
 
+impl Said {
+    #[track_caller]
+    pub fn changes_nothing(&self) {
+        let said = self.out.contains("Nothing is to be changed");
+        assert!(self.success && said, "{}{}", self.out, self.err);
+    }
+}
+
 impl Node {
     /// With etcd, and nothing else running.
     pub async fn new() -> Self {

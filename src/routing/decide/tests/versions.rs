@@ -54,14 +54,7 @@ fn question(gvr: GvrRef<'_>, wanted: Option<Wanted>) -> RoutingInput<'_> {
 }
 
 fn asked<'s>(wanted: Option<Wanted>, initialized: bool, snapshot: &'s Snapshot) -> Decision<'s> {
-    let question = question(PODS, wanted);
-    decide(
-        question,
-        &Settings::DEFAULT,
-        local(initialized),
-        snapshot,
-        || false,
-    )
+    decided(question(PODS, wanted), initialized, snapshot)
 }
 
 /// The versions of the servers to try, in order: `local` for the local server, `?` for an unknown version.
@@ -269,7 +262,7 @@ fn versions_do_not_count_in_other_rows() {
         resume: Some(600),
         ..pods
     };
-    let decision = decide(resumed, &Settings::DEFAULT, local(true), &both, || false);
+    let decision = decided(resumed, true, &both);
     let ServerChoice::Peers(peers) = decision.order[0] else {
         panic!("{decision:?}");
     };
@@ -403,7 +396,7 @@ fn a_watch_that_the_local_server_has_the_history_of_goes_only_to_one_that_has_it
                 resume: Some(1500),
                 ..question(PODS, wanted)
             };
-            let decision = decide(resumed, &Settings::DEFAULT, local(true), &cluster, || false);
+            let decision = decided(resumed, true, &cluster);
             assert_eq!(decision.row, expected, "{history:?} {wanted:?}");
         }
     }
