@@ -40,12 +40,17 @@ const DEADLINES: [f64; 2] = [0.93, 0.97];
 /// Ends of these waits for watches that began during the drain, as parts of its last seconds
 /// ([`crate::relay::shutdown::Shutdown::ending`]).
 const LATE_DEADLINES: [f64; 2] = [0.5, 0.8];
+/// How long events that a client has missed may take, and the time between two looks whether there is a bookmark.
+const HEAD_START: Duration = Duration::from_secs(1);
 
 /// Writes the final bookmark of a watch. Passes anything else as it is.
 pub struct FinalBookmark<'a> {
     pub(super) shared: &'a Shared,
     /// The request began during the drain: it ends last.
     late: bool,
+    /// Only this server may have the history that the watch began with: it ends as soon as its client can go on elsewhere.
+    /// Who is cut off without a bookmark before that, by an idle timeout for example, would have to list.
+    pressing: bool,
     _open: Option<Open<&'a IntGauge>>,
     watch: Option<Arc<Watch>>,
 }
@@ -81,6 +86,7 @@ impl<'a> FinalBookmark<'a> {
         };
         Self {
             late,
+            pressing: late && watch.is_some() && is_pressing(context),
             ..Self::of_watch(shared, watch)
         }
     }
@@ -91,6 +97,7 @@ impl<'a> FinalBookmark<'a> {
         Self {
             shared,
             late: false,
+            pressing: false,
             _open: watch.as_ref().map(open),
             watch,
         }
@@ -133,7 +140,13 @@ impl<'a> FinalBookmark<'a> {
             false => ShutdownPhase::Draining,
             true => ShutdownPhase::Ending,
         };
-        shutdown.reaches(phase).await;
+        match self.pressing {
+            false => shutdown.reaches(phase).await,
+            true => tokio::select! {
+                () = shutdown.reaches(phase) => {}
+                () = Box::pin(self.can_be_written()) => {}
+            },
+        }
         let _left = Open::new(&self.shared.metrics.watches.left);
         let drain = self.shared.config.shutdown.drain;
         let (begin, time, shares) = match self.late {
@@ -157,6 +170,20 @@ impl<'a> FinalBookmark<'a> {
             }
         }
         self.whole_frame(frame_deadline).await;
+    }
+
+    /// Resolves when there is a bookmark. What the client has missed comes first.
+    async fn can_be_written(&self) {
+        loop {
+            tokio::time::sleep(HEAD_START).await;
+            if let Some(watch) = self.bookmarked() {
+                let end = Instant::now() + ETCD_TIMEOUT;
+                watch.wait_for_etcd(self.shared, end).await;
+                if watch.bookmark(self.shared).is_ok() {
+                    break;
+                }
+            }
+        }
     }
 
     /// Waits for the end of the current frame, for a limited time and until `deadline`.
@@ -261,4 +288,15 @@ impl<'a> FinalBookmark<'a> {
         let wanted = self.shared.settings.load().watch.bookmark_on_shutdown;
         wanted.then_some(watch)
     }
+}
+
+/// Whether soon no server has the history that a watch begins with, and targets have the later one: it was sent here by a
+/// peer, or begins before all of their histories.
+fn is_pressing(context: &RequestContext<'_>) -> bool {
+    let snapshot = context.shared.published.snapshot.load();
+    let targets = context.info.gvr().map(|gvr| snapshot.targets_of(gvr));
+    let starts = targets.into_iter().flatten();
+    let starts = starts.filter_map(|index| snapshot.servers[*index].history_start);
+    let oldest = starts.min();
+    oldest.is_some_and(|oldest| context.rerouted || context.resume.is_some_and(|it| it < oldest))
 }
