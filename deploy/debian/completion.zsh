@@ -45,8 +45,8 @@ json\:"One JSON document"))' \
 '--output=[What to print]:OUTPUT:((text\:"Each finding with what to do"
 short\:"Warnings and problems, one short line each"
 json\:"One JSON document"))' \
-'--live[Look at what the file names, too\: etcd, the kube-apiserver, peers, certificates, clocks. One line each with what to do; exit 1 if there is any problem. Changes nothing]' \
-'(--live --config)--pre[Look at a kubeadm node before the proxy is installed\: what \`install kubeadm\` makes of kube-apiserver'\''s manifest, what it names, kubelet, the container runtime, and what holds the ports. Changes nothing, and reads no configuration file]' \
+'--live[Also check what the file names\: etcd, the kube-apiserver, peers, certificates, clocks. One line each with what to do; exit 1 if there is any problem. Changes nothing]' \
+'(--live --config)--pre[Check a kubeadm node before the proxy is installed\: what \`install kubeadm\` makes of kube-apiserver'\''s manifest, what it names, kubelet, the container runtime, and what uses the ports. Changes nothing, and reads no configuration file]' \
 '-h[Print help (see more with '\''--help'\'')]' \
 '--help[Print help (see more with '\''--help'\'')]' \
 && ret=0
@@ -57,7 +57,7 @@ _arguments "${_arguments_options[@]}" : \
 '-o+[What to show]:OUTPUT:(table json)' \
 '--output=[What to show]:OUTPUT:(table json)' \
 '--peers=[How many other servers there must be, at least; by default all that are known]:N:_default' \
-'--timeout=[How long to wait; exit 1 then]:DURATION:_default' \
+'--timeout=[How long to wait before exiting with 1]:DURATION:_default' \
 '(-o --output)--wait[Show nothing, but wait until this server and --peers others serve, everything is known of them, and nothing has to be refused\: then the next node may be stopped]' \
 '-h[Print help]' \
 '--help[Print help]' \
@@ -79,27 +79,27 @@ sidecar\:"A second container of the apiserver'\''s pod"
 native-sidecar\:"A native sidecar of the apiserver'\''s pod; kubelet must be 1.29 or later"))' \
 '--image=[Image of the proxy]:IMAGE:_default' \
 '*--virtual-ip=[A virtual IP that this node may get, if neither kube-vip'\''s nor keepalived'\''s files nor kubeconfigs name it. Can be given several times]:ADDRESS:_default' \
-'--image-archive=[Archive with the image, which the node'\''s containerd is given first]:FILE:_files' \
+'--image-archive=[Archive with the image, which is imported into the node'\''s containerd first]:FILE:_files' \
 '(--dry-run)--output-dir=[Write the files into this directory, and change nothing]:DIR:_files' \
 '--root=[Where the node'\''s files are]:DIR:_files' \
-'--timeout=[How long other nodes and this one are waited for; then everything is put back]:DURATION:_default' \
+'--timeout=[How long to wait for other nodes and for this one; then everything is restored]:DURATION:_default' \
 '--dry-run[Show what would be changed, and change nothing]' \
 '--yes[Do not ask]' \
 '-h[Print help (see more with '\''--help'\'')]' \
 '--help[Print help (see more with '\''--help'\'')]' \
-':platform -- What the node was made by:((kubeadm\:"Static pods in /etc/kubernetes/manifests"))' \
+':platform -- What set up the node:((kubeadm\:"Static pods in /etc/kubernetes/manifests"))' \
 && ret=0
 ;;
 (uninstall)
 _arguments "${_arguments_options[@]}" : \
 '--root=[Where the node'\''s files are]:DIR:_files' \
-'--timeout=[How long other nodes and this one are waited for; then everything is put back]:DURATION:_default' \
-'--force[Also if clients would lose what only other servers serve, or if etcd cannot be asked]' \
+'--timeout=[How long to wait for other nodes and for this one; then everything is restored]:DURATION:_default' \
+'--force[Uninstall even if clients would lose what only other servers serve, or if etcd cannot be asked]' \
 '--dry-run[Show what would be changed, and change nothing]' \
 '--yes[Do not ask]' \
 '-h[Print help (see more with '\''--help'\'')]' \
 '--help[Print help (see more with '\''--help'\'')]' \
-':platform -- What the node was made by:((kubeadm\:"Static pods in /etc/kubernetes/manifests"))' \
+':platform -- What set up the node:((kubeadm\:"Static pods in /etc/kubernetes/manifests"))' \
 && ret=0
 ;;
 (version)
@@ -118,10 +118,10 @@ _kube-interop-proxy_commands() {
     local commands; commands=(
 'run:Run the proxy until SIGTERM or SIGINT' \
 'check:Print every problem of a configuration file; exit 1 if there is any' \
-'status:Show what a running proxy says of itself and of its peers; exit 0 if it is ready, else 1' \
-'forget:Drop what is known of a server that will not come back\: what only it served is a 404 then, not a 503' \
-'install:Put the proxy in front of the kube-apiserver of this node\: shows what is changed, asks, waits until both are ready and other servers see it, and puts everything back if they are not' \
-'uninstall:Remove the proxy of this node, and nothing else that was changed since' \
+'status:Show the state of a running proxy and of its peers; exit 0 if it is ready, else 1' \
+'forget:Drop what is known of a server that will not come back\: what only it served is then a 404, not a 503' \
+'install:Put the proxy in front of this node'\''s kube-apiserver\: shows the changes, asks, waits until both are ready and other servers see the proxy, and restores everything if they are not' \
+'uninstall:Remove the proxy from this node, and keep everything else that was changed since' \
 'version:Print the version, and the commit that the program was built from' \
     )
     _describe -t commands 'kube-interop-proxy commands' commands "$@"

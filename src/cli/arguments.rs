@@ -41,14 +41,14 @@ pub enum Command {
     },
     /// Print every problem of a configuration file; exit 1 if there is any.
     Check(CheckArguments),
-    /// Show what a running proxy says of itself and of its peers; exit 0 if it is ready, else 1.
+    /// Show the state of a running proxy and of its peers; exit 0 if it is ready, else 1.
     Status(StatusArguments),
-    /// Drop what is known of a server that will not come back: what only it served is a 404 then, not a 503.
+    /// Drop what is known of a server that will not come back: what only it served is then a 404, not a 503.
     Forget(ForgetArguments),
-    /// Put the proxy in front of the kube-apiserver of this node: shows what is changed, asks, waits until both are ready and
-    /// other servers see it, and puts everything back if they are not.
+    /// Put the proxy in front of this node's kube-apiserver: shows the changes, asks, waits until both are ready and
+    /// other servers see the proxy, and restores everything if they are not.
     Install(InstallArguments),
-    /// Remove the proxy of this node, and nothing else that was changed since.
+    /// Remove the proxy from this node, and keep everything else that was changed since.
     Uninstall(UninstallArguments),
     /// Print the version, and the commit that the program was built from.
     Version,

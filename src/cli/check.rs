@@ -27,12 +27,12 @@ pub struct CheckArguments {
     /// Configuration file (YAML).
     #[arg(long, value_name = "FILE", default_value = CONFIG_FILE)]
     config: PathBuf,
-    /// Look at what the file names, too: etcd, the kube-apiserver, peers, certificates, clocks. One line each with
+    /// Also check what the file names: etcd, the kube-apiserver, peers, certificates, clocks. One line each with
     /// what to do; exit 1 if there is any problem. Changes nothing.
     #[arg(long)]
     live: bool,
-    /// Look at a kubeadm node before the proxy is installed: what `install kubeadm` makes of kube-apiserver's manifest,
-    /// what it names, kubelet, the container runtime, and what holds the ports. Changes nothing, and reads no
+    /// Check a kubeadm node before the proxy is installed: what `install kubeadm` makes of kube-apiserver's manifest,
+    /// what it names, kubelet, the container runtime, and what uses the ports. Changes nothing, and reads no
     /// configuration file.
     #[arg(long, conflicts_with_all = ["live", "config"])]
     pre: bool,

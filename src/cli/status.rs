@@ -32,7 +32,7 @@ pub struct StatusArguments {
     /// How many other servers there must be, at least; by default all that are known.
     #[arg(long, value_name = "N", requires = "wait")]
     peers: Option<usize>,
-    /// How long to wait; exit 1 then.
+    /// How long to wait before exiting with 1.
     #[arg(long, value_name = "DURATION", requires = "wait", default_value = "5m", value_parser = timeout)]
     timeout: Duration,
 }

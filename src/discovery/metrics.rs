@@ -8,7 +8,7 @@ use crate::metrics::{metrics, saturating};
 metrics! {
     #[derive(Debug, Clone)]
     pub struct PeerDiscoveryMetrics {
-        /// Peers whose documents add something to the local apiserver's, those of one version that list the same as one.
+        /// Peers whose documents add something to the local apiserver's, those of one version that list the same count as one.
         sources: IntGaugeVec = gauge_vec("kube_interop_proxy_discovery_sources", &["state"]),
         /// Group versions that are listed as stale: only others list them, and their document could not be read.
         undescribed: IntGauge = gauge("kube_interop_proxy_discovery_undescribed_group_versions"),

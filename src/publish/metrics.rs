@@ -18,7 +18,7 @@ metrics! {
         identity: IntGaugeVec = gauge_vec("apiserver_identity", &["id"]),
         /// 1 while another live proxy claims this server ID.
         pub duplicate_id: IntGauge = gauge("kube_interop_proxy_duplicate_server_id"),
-        /// 1 for who keeps the identity Lease, where the proxy should.
+        /// 1 for what keeps the identity Lease, if the proxy should.
         kept: IntGaugeVec = gauge_vec("kube_interop_proxy_identity_lease", &["kept_by"]),
         /// When this process acquired the identity Lease, in Unix time.
         start_time: GaugeVec = gauge_vec("apiserver_identity_lease_start_time_seconds", &["id"]),

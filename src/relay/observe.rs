@@ -48,7 +48,7 @@ metrics! {
         /// Answers that the proxy gave itself, by reason.
         refusals: [IntCounter; Refusal::ALL.len()] =
             counters("kube_interop_proxy_refusals_total", "reason", Refusal::ALL.map(Refusal::name)),
-        /// Times that a request went on to another server, by what was wrong with the one before.
+        /// Times that a request was sent to another server, by what was wrong with the previous one.
         failovers: IntCounterVec = counter_vec("kube_interop_proxy_failovers_total", &["reason"]),
         /// Requests that a peer could not answer: another server did (answered), or the proxy (refused).
         failed_reroutes: [IntCounter; 2] =

@@ -18,7 +18,7 @@ metrics! {
         /// Times that the configuration file had changed.
         reloads: [IntCounter; 2] =
             counters("kube_interop_proxy_config_reloads_total", "result", ["applied", "failed"]),
-        /// 1 while the configuration file cannot be used, and what was before stays in use.
+        /// 1 while the configuration file cannot be used, and the previous settings stay in use.
         broken: IntGauge = gauge("kube_interop_proxy_config_broken"),
         /// Keys of the configuration file whose change takes effect at the next start.
         needs_restart: IntGauge = gauge("kube_interop_proxy_config_needs_restart"),

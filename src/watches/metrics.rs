@@ -43,7 +43,7 @@ metrics! {
         /// Watches in JSON and protobuf that are open, by whether a bookmark is looked for when the proxy stops.
         open: [IntGauge; 2] =
             gauges("kube_interop_proxy_watches", "bookmarks", ["false", "true"]),
-        /// Watches that ended with a bookmark of the proxy's.
+        /// Watches that ended with a last bookmark from the proxy.
         pub given: IntCounter = counter("kube_interop_proxy_last_bookmarks_total"),
         /// Watches that ended without a bookmark although they had asked for some, by reason.
         withheld: [IntCounter; Withheld::ALL.len()] =
@@ -52,18 +52,18 @@ metrics! {
         /// another apiserver served them. Each is counted by the proxy that its client asked.
         expired: [IntCounter; 2] =
             counters("kube_interop_proxy_expired_watches_total", "result", EXPIRED_RESULTS),
-        /// Watches that left their server before their time, by reason and by what became of them.
+        /// Watches that left their server early, by reason and by what became of them.
         handed_over: [[IntCounter; HandOverResult::ALL.len()]; LeaveReason::ALL.len()] = counter_table(
             "kube_interop_proxy_watch_hand_overs_total",
             ["reason", "result"],
             LeaveReason::ALL.map(LeaveReason::name),
             HandOverResult::ALL.map(HandOverResult::name),
         ),
-        /// Time from when a watch left its server to when another one goes on with it.
+        /// Time from when a watch left its server until another one continued it.
         gap: Histogram = histogram("kube_interop_proxy_watch_hand_over_seconds", &GAPS),
         /// Long-running requests that the drain has not ended yet.
         pub left: IntGauge = gauge("kube_interop_proxy_drain_left"),
-        /// Watches whose server has stopped: their streams are open, and wait for a server that can go on.
+        /// Watches whose server has stopped: their streams are open, and wait for a server that can continue them.
         pub held: IntGauge = gauge("kube_interop_proxy_watches_held"),
     }
 }

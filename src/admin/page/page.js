@@ -45,7 +45,7 @@ function showServer() {
     h("li", null, missing === null ? word("ok", "ok") : word("bad", "failed"), ` ${name}`,
       missing === null ? null : quiet(missing)));
   fill(byId("readiness"), checks);
-  const lease = { proxy: "kept by this proxy", other: "kept by somebody else, most likely the apiserver" };
+  const lease = { proxy: "kept by this proxy", other: "kept by something else, most likely the apiserver" };
   fill(byId("server"), pairs(
     ["Server ID", server.id ?? "not known yet"],
     ["Apiserver ID", server.apiserverId ?? "not known yet"],
@@ -58,7 +58,7 @@ function showServer() {
       latest.window ? quiet(`since ${latest.window.since}`) : ""],
     ["History", server.historyStart === null ? "not known" : `since revision ${number(server.historyStart)}`],
     ["Watches", `${number(watches.open)} open, ${number(watches.held)} held`,
-      quiet(`${number(watches.continued)} went on at another server, ${number(watches.ended)} ended instead`)],
+      quiet(`${number(watches.continued)} handed over to another server, ${number(watches.ended)} ended instead`)],
     ["Lease", lease[server.identityLeaseKeptBy] ?? "none kept by the proxy"],
     ["Only here", count(latest.resources.filter((it) => it.local && !it.peers.length).length, "resource")],
     ["Configuration", config.problems.length ? word("bad", "the file cannot be used")
@@ -83,7 +83,7 @@ function showEtcd() {
     ["Undecodable", undecodable.length ? word("bad", count(undecodable.length, "value")) : "none",
       undecodable.slice(0, ROWS).map((value) => quiet(clip(value.key), `: ${value.error}`))],
     ["Not followed", notFollowed.length ? word("warn", notFollowed.join(", ")) : "none",
-      quiet(notFollowed.length ? "etcd's role does not permit to read it" : "")],
+      quiet(notFollowed.length ? "etcd's role does not permit reading it" : "")],
     ["Without proxy", unexplained.length ? count(unexplained.length, "advertised address", "advertised addresses") : "none",
       unexplained.slice(0, ROWS).map(({ address, withoutProxy }) => quiet(address, `: ${withoutProxy}`))],
     ["Claims", claims.length ? word("bad", "a server ID is used twice") : "none",
@@ -183,7 +183,7 @@ function showMatrix() {
   const compared = servers.filter(({ known }) => known).length;
   const of = (found, all) => (wanted ? `${found.length} of ` : "") + count(all.length, "group");
   fill(byId("differences-note"), compared < 2
-    ? "There is nothing to compare: it is known of fewer than two servers what they list."
+    ? "There is nothing to compare: what servers list is known for fewer than two of them."
     : !different.length ? `None: ${count(compared, "server")} list the same.`
     : `${of(some, different)}, not listed alike by ${count(compared, "server")}.`);
   fill(byId("differences"), groupTable(some, servers, "differences-h"));
@@ -225,7 +225,7 @@ function showDiscovery() {
   const { added, current, sources } = latest.discovery;
   const stale = added.filter((version) => version.stale).length;
   fill(byId("discovery-note"), `${count(added.length, "group version")} added to what the apiserver here lists` +
-    `${stale ? `, ${stale} of them stale` : ""}${current ? "." : "; of before its restart."}`);
+    `${stale ? `, ${stale} of them stale` : ""}${current ? "." : ", from before its restart."}`);
   const rows = sources.map((source) => [
     [source.servers.map((id) => h("div", null, id)), quiet(source.binaryVersion ?? "")],
     [word({ read: "ok", failing: "bad" }[source.state] ?? "warn", source.state), quiet(source.error ?? "")],

@@ -72,7 +72,7 @@ mod tests {
     fn where_the_port_is_answered_and_the_proxy_does_not_listen_is_named() {
         let warning = |addresses: &str| {
             format!(
-                "warning KIP-090 port 6443: something listens at {addresses} now, and this proxy will not; do: add those that \
+                "warning KIP-090 port 6443: something listens at {addresses} now, but this proxy will not; do: add those that \
                  clients use to serving.additionalBindAddresses; see docs/findings.md#kip-090"
             )
         };

@@ -266,8 +266,8 @@ mod tests {
         let refused = of_etcd("tcp connect error: Connection refused");
         assert_eq!(refused, ConnectionFailure::Refused);
         for (said, expected) in [
-            ("transport error: connection closed", "it does not take"),
-            ("received fatal alert: UnknownCA", "it does not take"),
+            ("transport error: connection closed", "it rejects"),
+            ("received fatal alert: UnknownCA", "it rejects"),
             ("received fatal alert: HandshakeFailure", "received fatal"),
         ] {
             let told = of_etcd(said).description(&KEYS);
@@ -276,7 +276,7 @@ mod tests {
         for (alert, said) in [
             (
                 AlertDescription::UnknownCA,
-                "it does not take etcd.certFile (UnknownCA)",
+                "it rejects etcd.certFile (UnknownCA)",
             ),
             (
                 AlertDescription::ProtocolVersion,

@@ -37,12 +37,12 @@ pub enum Platform {
 
 #[derive(Args)]
 pub struct InstallArguments {
-    /// What the node was made by.
+    /// What set up the node.
     #[arg(value_enum)]
     platform: Platform,
     #[command(flatten)]
     options: Options,
-    /// Archive with the image, which the node's containerd is given first.
+    /// Archive with the image, which is imported into the node's containerd first.
     #[arg(long, value_name = "FILE")]
     image_archive: Option<PathBuf>,
     /// Write the files into this directory, and change nothing.
@@ -54,10 +54,10 @@ pub struct InstallArguments {
 
 #[derive(Args)]
 pub struct UninstallArguments {
-    /// What the node was made by.
+    /// What set up the node.
     #[arg(value_enum)]
     platform: Platform,
-    /// Also if clients would lose what only other servers serve, or if etcd cannot be asked.
+    /// Uninstall even if clients would lose what only other servers serve, or if etcd cannot be asked.
     #[arg(long)]
     force: bool,
     #[command(flatten)]
@@ -75,7 +75,7 @@ struct How {
     /// Do not ask.
     #[arg(long)]
     yes: bool,
-    /// How long other nodes and this one are waited for; then everything is put back.
+    /// How long to wait for other nodes and for this one; then everything is restored.
     #[arg(long, value_name = "DURATION", default_value = "5m", value_parser = timeout)]
     timeout: Duration,
 }

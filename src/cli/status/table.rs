@@ -48,7 +48,7 @@ fn this_server(status: &StatusDocument) -> String {
     lines.push(("etcd", etcd(&status.etcd)));
     let forbidden = plain(&status.not_followed());
     if !forbidden.is_empty() {
-        let forbidden = format!("etcd's role does not permit to read {forbidden}");
+        let forbidden = format!("etcd's role does not permit reading {forbidden}");
         lines.push(("Forbidden", forbidden));
     }
     lines.extend(status.window.iter().map(|it| ("Mixed", window(it))));

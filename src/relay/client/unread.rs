@@ -46,7 +46,7 @@ metrics! {
     /// Metrics of the budget for unread answers.
     #[derive(Debug, Clone)]
     pub struct UnreadMetrics {
-        /// Most that answers that wait for their clients may hold.
+        /// Upper bound of the bytes that answers waiting for their clients hold.
         held: IntGauge = gauge("kube_interop_proxy_unread_bytes"),
         /// Answers and connections whose client took nothing for 60 s (timeout), or that left too much unread (budget).
         given_up: [IntCounter; ResetReason::ALL.len()] =

@@ -19,7 +19,7 @@ async fn an_address_where_the_port_is_answered_and_the_proxy_does_not_listen_is_
     let _apiserver = TcpListener::bind("10.9.0.5:6443").await.unwrap();
     let file = file_of(&cluster.proxy_a);
     let said = doctor(&dir, &file, &[]).await;
-    let warning = "warning port 6443: something listens at 10.9.0.5:6443 now, and this proxy will not; do: add";
+    let warning = "warning port 6443: something listens at 10.9.0.5:6443 now, but this proxy will not; do: add";
     assert!(said.all().contains(warning), "{}", said.all());
     assert_eq!(said.code, Some(0));
 

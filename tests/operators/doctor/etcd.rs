@@ -55,7 +55,7 @@ async fn wrong_files_prefixes_and_endpoints_are_told_apart() {
                 ("etcd.certFile", pki.file("front-proxy-client.crt")),
                 ("etcd.keyFile", pki.file("front-proxy-client.key")),
             ],
-            vec![vec![&about, "it does not take etcd.certFile"]],
+            vec![vec![&about, "it rejects etcd.certFile"]],
             vec![],
         ),
         (
@@ -65,7 +65,7 @@ async fn wrong_files_prefixes_and_endpoints_are_told_apart() {
                 ("etcd.keyFile", pki.file("etcd-ended.key")),
             ],
             vec![
-                vec![&about, "it does not take etcd.certFile"],
+                vec![&about, "it rejects etcd.certFile"],
                 vec!["certificate ", "etcd-ended.crt (etcd.certFile): expired on"],
             ],
             vec![],
@@ -138,7 +138,7 @@ async fn a_dead_member_and_a_member_of_another_cluster_are_named() {
     let said = doctor(dir, &config, &[("etcd.endpoints", format!("[{mixed}]"))]).await;
     let stranger_of = format!("{} of ", stranger.endpoint());
     let about = "etcd.endpoints: these are members of several clusters";
-    let quiet = format!("etcd {}: did not tell its progress", stranger.endpoint());
+    let quiet = format!("etcd {}: did not report its progress", stranger.endpoint());
     let progress = "--experimental-watch-progress-notify-interval=5s";
     let case = "etcd endpoint of another cluster, without progress";
     said.is(
@@ -156,7 +156,7 @@ async fn a_dead_member_and_a_member_of_another_cluster_are_named() {
         &[("etcd.endpoints", format!("[{}]", stranger.endpoint()))],
     )
     .await;
-    let about = format!("etcd {}: it says of itself: ", stranger.endpoint());
+    let about = format!("etcd {}: it reports: ", stranger.endpoint());
     said.is(
         "etcd has no space left",
         &[

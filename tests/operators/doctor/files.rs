@@ -20,9 +20,10 @@ async fn wrong_addresses_ids_and_header_names_are_told_by_their_cause() {
     let apiserver_at_b = format!("apiserver {b}: a kube-interop-proxy listens there");
     let peer_b = format!("peer b {b}: ");
     let id_b = format!("server ID b: the proxy at {b} uses it");
-    let advertise_nobody = format!("peer.advertiseAddress {nobody}: nobody listens there");
+    let advertise_nobody = format!("peer.advertiseAddress {nobody}: nothing listens there");
     let advertise_b = format!("peer.advertiseAddress {b}: leads to another proxy");
-    let bind_taken = format!("serving.bindAddress {double_b}: taken by something that is no kube");
+    let bind_taken =
+        format!("serving.bindAddress {double_b}: taken by something that is not a kube");
     let admin_taken = format!("admin.bindAddress {double_b}: taken by something that is not");
     let cases: Vec<Case<'_>> = vec![
         (
@@ -41,7 +42,7 @@ async fn wrong_addresses_ids_and_header_names_are_told_by_their_cause() {
             vec![vec![
                 &apiserver_at_b,
                 "in a circle",
-                "do: make apiServer.address",
+                "do: set apiServer.address",
             ]],
             vec![],
         ),
@@ -305,7 +306,7 @@ async fn wrong_certificates_are_told_by_their_cause() {
             vec![("serving.clientCAFile", pki.file("etcd-ca.crt"))],
             vec![vec![
                 &authorities,
-                "its authorities of --client-ca-file is in serving.clientCAFile",
+                "its --client-ca-file is in serving.clientCAFile",
             ]],
             vec![],
         ),

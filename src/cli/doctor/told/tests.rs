@@ -12,8 +12,8 @@ const HEAD: &str = "# Findings of check
 <!-- Generated from src/cli/doctor/told.rs by `UPDATE_DOCS=1 cargo test --lib reference`. -->
 
 The codes of `kube-interop-proxy check` ([output](commands.md#findings)) never change. *Italics* stand for names, addresses
-and texts. A **problem** does not work, and `check` exits with 1; a **warning** should be improved; **info** and **ok** ask
-nobody to act.
+and texts. A **problem** does not work, and `check` exits with 1; a **warning** should be improved; **info** and **ok** need
+no action.
 ";
 
 /// Words in braces in italics.
