@@ -1,15 +1,15 @@
 #!/bin/sh
-# Makes an etcd user with the least that the proxy needs: what it reads of the cluster, and its own keys.
+# Creates an etcd user with the least rights that the proxy needs: to read facts about the cluster, and to write its own keys.
 #
 #   etcd-role.sh [USER]          default kube-interop-proxy: the common name of the certificate in etcd.certFile
 #
-# etcdctl is told where etcd is, and who asks, by its ETCDCTL_… variables; who asks must have the role root.
+# etcdctl's ETCDCTL_… variables say where etcd is and which user asks; that user must have the role root.
 #   PREFIX       the kube-apiserver's --etcd-prefix, default /registry
 #   NAMESPACES   identity.leaseNamespaces, default "kube-system kube-apiserver-lease"
 #
-# It only makes user and role, and changes nothing for anybody as long as `etcdctl auth enable` was not said. Nothing here
-# opens Secrets. With this role alone watches end without a last bookmark when the proxy stops: that needs to see what they
-# watched. Set watch.bookmarkOnShutdown: false, or grant read below the whole prefix.
+# It only creates user and role, and changes nothing for anybody until `etcdctl auth enable` is run. Nothing here gives access
+# to Secrets. With this role alone watches are not handed over and end without a last bookmark: both need to read what is
+# watched. Set watch.bookmarkOnShutdown: false and watch.handOver: false, or grant read below the whole prefix.
 set -eu
 
 user=${1:-kube-interop-proxy}
@@ -34,6 +34,6 @@ etcdctl role grant-permission "$user" read "$prefix/configmaps/kube-system/exten
 grant readwrite "$prefix/peerserverleases/"
 grant readwrite "/kube-interop-proxy$prefix/"
 
-# Without a password: only who has the certificate is this user.
+# Without a password: only the holder of the certificate is this user.
 etcdctl user get "$user" >/dev/null 2>&1 || etcdctl user add "$user" --no-password
 etcdctl user grant-role "$user" "$user"

@@ -1,23 +1,23 @@
 #!/bin/sh
-# Upgrades control plane nodes, or anything else that stops their servers, one node after the other. It goes on to the next
-# node only when every node says that nothing would be refused.
+# Upgrades control plane nodes, or does anything else that stops their servers, one node at a time. It continues with the next
+# node only when every node says that no request would be refused.
 #
 #   rolling.sh NODE... -- COMMAND [ARGUMENT...]
 #
-# For each NODE it runs `COMMAND ARGUMENT... NODE`, which must not return before the new processes were started, and then on
-# every NODE `kube-interop-proxy status --wait`. It ends with 1 if a command fails or a node has to be waited for too long,
-# and leaves the nodes after it alone. Once the cause is gone, start it again with the same NODEs and FROM.
+# For each NODE it runs `COMMAND ARGUMENT... NODE`, which must return only after the new processes have started, and then
+# `kube-interop-proxy status --wait` on every NODE. It exits with 1 if a command fails or a node takes too long, and does not
+# touch the nodes after it. Once the cause is fixed, start it again with the same NODEs and FROM.
 #
-# It does not stop a NODE while that one alone serves something: requests for it would be 503 until the NODE is back. During
-# an upgrade between versions the first new node and the last old one nearly always do. Look at what it names, and start it
+# It does not stop a NODE that alone serves something: requests for it would be 503 until the NODE is back. During an upgrade
+# between versions that is nearly always true of the first new node and the last old one. Look at what it names, and start it
 # again with FROM and ONLY_HERE=accept.
 #
-#   ONLY_HERE `accept`: goes on although something is served by the next NODE alone
-#   FROM      the NODE to begin with: the one whose command has failed, or that was waited for too long
+#   ONLY_HERE `accept`: continue although the next NODE alone serves something
+#   FROM      the NODE to begin with: the one whose command failed, or that took too long
 #   ON_NODE   runs a command on a node: `$ON_NODE NODE kube-interop-proxy status ...`; default ssh. Where the proxy is a
 #             container, a script of yours with `crictl exec`
-#   PEERS     how many other servers each node must have, default the number of NODEs less one
-#   TIMEOUT   how long each node is waited for, default 10m
+#   PEERS     how many other servers each node must have, default the number of NODEs minus one
+#   TIMEOUT   how long to wait for each node, default 10m
 set -eu
 
 usage() {
