@@ -3,7 +3,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::time::SystemTime;
 
 use serde_json::Value;
 use time::OffsetDateTime;
@@ -15,7 +14,6 @@ use super::document::{
 };
 use crate::cluster::catalog::Published;
 use crate::config::DefaultVersion;
-use crate::discovery::peer_discovery::SourceStatus;
 use crate::kube::gvr::{Custom, Gvr, Pair, api_version};
 use crate::publish::metrics::IdentityMetrics;
 use crate::relay::shared::Shared;
@@ -221,20 +219,11 @@ fn discovery(shared: &Shared) -> DiscoveryStatus {
             }
         }));
     }
-    let sources = shared.peer_discovery.sources();
     let merges = shared.settings.load().merges_discovery();
     DiscoveryStatus {
         added,
         current: !merges || peer_discovery.is_current_for(&shared.local),
-        sources: sources.iter().map(source).collect(),
-    }
-}
-
-fn source(source: &SourceStatus) -> SourceStatus {
-    let since = |at: SystemTime| at.elapsed().unwrap_or_default().as_secs_f64();
-    SourceStatus {
-        read_seconds_ago: source.read.map(since),
-        ..source.clone()
+        sources: shared.peer_discovery.sources().to_vec(),
     }
 }
 

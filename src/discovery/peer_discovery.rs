@@ -4,7 +4,7 @@
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use bytes::Bytes;
@@ -100,15 +100,10 @@ impl PeerDiscovery {
 #[serde(default, rename_all = "camelCase")]
 pub struct SourceStatus {
     pub binary_version: Option<String>,
-    /// Why the last read failed.
+    /// Why not all documents are read.
     pub error: Option<String>,
     /// Group versions that the local apiserver lacks.
     pub group_versions: usize,
-    /// When all documents were last read.
-    #[serde(skip)]
-    pub read: Option<SystemTime>,
-    /// How long ago that was, as the status page shows it.
-    pub read_seconds_ago: Option<f64>,
     /// Server IDs.
     pub servers: Vec<String>,
     /// Also for metrics: `read`, `failing`, or `unreachable`.

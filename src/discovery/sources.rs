@@ -6,7 +6,7 @@
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use tokio::time::Instant;
 
@@ -35,7 +35,7 @@ struct Tracked {
     /// The running job reads something that is not wanted any more.
     again: bool,
     failures: u32,
-    read: Option<SystemTime>,
+    /// Why not all documents are read.
     error: Option<String>,
 }
 
@@ -95,8 +95,7 @@ impl Sources {
                         running: false,
                         again: false,
                         failures: 0,
-                        read: None,
-                        error: None,
+                        error: Some("not read yet".to_owned()),
                     }
                 }
             };
@@ -250,7 +249,6 @@ impl Tracked {
         let pause = match error {
             None => {
                 self.failures = 0;
-                self.read = Some(SystemTime::now());
                 jittered(every)
             }
             Some(_) => {
@@ -288,17 +286,15 @@ impl Tracked {
     fn status(&self) -> SourceStatus {
         let members = self.class.members.iter();
         let named = self.documents().1.groups.into_iter();
-        let state = match (self.class.is_reachable(), &self.error, self.read) {
-            (false, ..) => "unreachable",
-            (true, None, Some(_)) => "read",
-            (true, ..) => "failing",
+        let state = match (self.class.is_reachable(), &self.error) {
+            (false, _) => "unreachable",
+            (true, None) => "read",
+            (true, Some(_)) => "failing",
         };
         SourceStatus {
             binary_version: self.class.first().binary_version.clone(),
             error: self.error.clone(),
             group_versions: self.class.group_versions().len(),
-            read: self.read,
-            read_seconds_ago: None,
             servers: members.map(|member| member.id.to_string()).collect(),
             state: state.to_owned(),
             undescribed: named.map(|group| group.versions.len()).sum(),

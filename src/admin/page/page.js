@@ -230,9 +230,8 @@ function showDiscovery() {
     [source.servers.map((id) => h("div", null, id)), quiet(source.binaryVersion ?? "")],
     [word({ read: "ok", failing: "bad" }[source.state] ?? "warn", source.state), quiet(source.error ?? "")],
     [count(source.groupVersions, "group version"), quiet(source.undescribed ? `${source.undescribed} by name only` : "")],
-    source.readSecondsAgo === null ? "never" : `${time(source.readSecondsAgo)} ago`,
   ]);
-  fill(byId("discovery"), rows.length ? table(["Source", "State", "Adds", "Read"], rows, "discovery-h") : []);
+  fill(byId("discovery"), rows.length ? table(["Source", "State", "Adds"], rows, "discovery-h") : []);
 }
 
 function show() {
