@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::{ACCEPT, CONTENT_TYPE, HOST, HeaderName, HeaderValue, USER_AGENT};
+use http::header::{ACCEPT, CONTENT_TYPE, HOST, HeaderValue, USER_AGENT};
 use http::{HeaderMap, Method, Request, StatusCode};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::client::conn::http1::{self, SendRequest};
@@ -192,7 +192,7 @@ impl ClientMaker {
         &self,
         method: Method,
         path: &str,
-        headers: &[(HeaderName, HeaderValue)],
+        headers: HeaderMap,
         body: Option<Bytes>,
     ) -> Result<Request<Full<Bytes>>, ClientError> {
         let mut request = Request::builder()
@@ -208,9 +208,7 @@ impl ClientMaker {
             request = request.header(CONTENT_TYPE, media_type::JSON);
         }
         if let Some(map) = request.headers_mut() {
-            for (name, value) in headers {
-                map.insert(name, value.clone());
-            }
+            map.extend(headers);
             map.extend(self.identity.clone());
         }
         request
@@ -231,10 +229,15 @@ pub struct Client {
 
 impl Client {
     /// Sends a GET once, with the configured timeout.
-    pub async fn get(
+    pub async fn get(&mut self, path: &str) -> Result<ClientResponse, ClientError> {
+        self.get_with(path, HeaderMap::new()).await
+    }
+
+    /// Sends a GET with these headers once, with the configured timeout.
+    pub async fn get_with(
         &mut self,
         path: &str,
-        headers: &[(HeaderName, HeaderValue)],
+        headers: HeaderMap,
     ) -> Result<ClientResponse, ClientError> {
         let request = self.maker.request(Method::GET, path, headers, None)?;
         self.once(request, self.maker.timeout).await
@@ -246,7 +249,7 @@ impl Client {
         &mut self,
         method: Method,
         path: &str,
-        headers: &[(HeaderName, HeaderValue)],
+        headers: HeaderMap,
         body: Option<Bytes>,
         deadline: Instant,
     ) -> Result<ClientResponse, ClientError> {

@@ -2,6 +2,7 @@ use std::collections::VecDeque;
 use std::sync::Mutex;
 
 use arc_swap::ArcSwap;
+use http::HeaderName;
 
 use super::fake::{Reply, Server};
 use super::*;
@@ -39,7 +40,13 @@ async fn call(
 ) -> Result<ClientResponse, ClientError> {
     let deadline = Instant::now() + MINUTE;
     client
-        .call(method, "/x?y=1", &[], body.map(Bytes::from), deadline)
+        .call(
+            method,
+            "/x?y=1",
+            HeaderMap::new(),
+            body.map(Bytes::from),
+            deadline,
+        )
         .await
 }
 
@@ -58,7 +65,7 @@ async fn after_new_credentials_the_next_request_opens_a_new_connection() {
         if connections == 2 && server.connections() == 1 {
             credentials.store(Arc::new(server.credentials()));
         }
-        client.get("/x", &[]).await.unwrap();
+        client.get("/x").await.unwrap();
         assert_eq!(server.connections(), connections);
     }
     // The probe must not blame the server for it.
@@ -138,9 +145,9 @@ async fn a_broken_write_is_not_repeated() {
 async fn get_tries_once_whatever_comes() {
     let (server, seen) = server(vec![wait(429, "0"), Reply::Break]).await;
     let mut client = plain(&server);
-    let answer = client.get("/readyz", &[]).await.unwrap();
+    let answer = client.get("/readyz").await.unwrap();
     assert_eq!(answer.status, StatusCode::TOO_MANY_REQUESTS);
-    let answer = client.get("/readyz", &[]).await;
+    let answer = client.get("/readyz").await;
     assert!(
         matches!(answer, Err(ClientError::Exchange(_))),
         "{answer:?}"
@@ -169,7 +176,7 @@ async fn a_deadline_shortens_a_try() {
     let start = Instant::now();
     let deadline = start + Duration::from_millis(200);
     let answer = plain(&server)
-        .call(Method::GET, "/", &[], None, deadline)
+        .call(Method::GET, "/", HeaderMap::new(), None, deadline)
         .await;
     assert!(matches!(answer, Err(ClientError::Timeout(_))), "{answer:?}");
     assert!(start.elapsed() < MINUTE / 2);
@@ -202,11 +209,11 @@ async fn a_connection_serves_request_after_request_until_it_is_reset() {
     let (server, _seen) = server(vec![]).await;
     let mut client = plain(&server);
     for _ in 0..3 {
-        client.get("/", &[]).await.unwrap();
+        client.get("/").await.unwrap();
     }
     assert_eq!((server.connections(), client.connections()), (1, 1));
     client.reset();
-    client.get("/", &[]).await.unwrap();
+    client.get("/").await.unwrap();
     assert_eq!((server.connections(), client.connections()), (2, 2));
 }
 
@@ -231,7 +238,10 @@ async fn every_request_asserts_the_identity_whatever_else_it_says() {
         ),
         (ACCEPT, HeaderValue::from_static("text/plain")),
     ];
-    client.get("/", &headers).await.unwrap();
+    client
+        .get_with("/", HeaderMap::from_iter(headers))
+        .await
+        .unwrap();
     let seen = seen.lock().unwrap();
     let sent = seen[0].headers();
     let all = |name: &str| sent.get_all(name).iter().collect::<Vec<_>>();
@@ -261,10 +271,10 @@ async fn a_cut_connection_is_told_from_a_closed_one() {
     let close = || Reply::new(200, &[("connection", "close")], "");
     let (server, _) = server(vec![close(), Reply::Break]).await;
     let mut client = plain(&server);
-    client.get("/x", &[]).await.unwrap();
+    client.get("/x").await.unwrap();
     assert_eq!(client.ended().await, ConnectionEnd::Closed);
     // It ends during a request and is reported afterwards.
-    client.get("/x", &[]).await.unwrap_err();
+    client.get("/x").await.unwrap_err();
     assert_eq!(client.ended().await, ConnectionEnd::Broken);
 }
 
@@ -272,7 +282,7 @@ async fn a_cut_connection_is_told_from_a_closed_one() {
 async fn the_end_of_an_idle_connection_is_told_once() {
     let (server, _) = server(Vec::new()).await;
     let mut client = plain(&server);
-    client.get("/x", &[]).await.unwrap();
+    client.get("/x").await.unwrap();
     let early = tokio::time::timeout(Duration::from_millis(50), client.ended()).await;
     assert!(early.is_err(), "{early:?}");
     // The server stops with all its connections.

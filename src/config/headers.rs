@@ -10,6 +10,7 @@ use super::facts::Facts;
 use super::tree::Node;
 use super::values;
 use crate::kube::client_headers;
+use crate::kube::requestheader::NameList;
 
 /// Headers with another meaning that clients have no need to send.
 const RESERVED: &[&str] = &[
@@ -33,6 +34,16 @@ pub(super) const GROUP: &str = "serving.requestHeaderGroupHeaders";
 const UID: &str = "serving.requestHeaderUidHeaders";
 const EXTRA: &str = "serving.requestHeaderExtraHeaderPrefixes";
 const VERSION: &str = "versionAwareness.header";
+
+/// The key of the names of this list.
+pub(crate) fn key(list: NameList) -> &'static str {
+    match list {
+        NameList::Username => USERNAME,
+        NameList::Uid => UID,
+        NameList::Group => GROUP,
+        NameList::Extra => EXTRA,
+    }
+}
 
 /// The name of a header that has no other meaning.
 pub(super) fn name(node: &Node) -> Result<HeaderName, String> {

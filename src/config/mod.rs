@@ -33,10 +33,11 @@ use std::path::Path;
 use crate::x509::pem::PemError;
 pub use facts::EffectiveValues;
 pub(crate) use files::SHARED_AUTHORITY;
+pub(crate) use headers::key as names_key;
 pub use problem::{Problem, ProblemKind};
 pub use sections::*;
-pub(crate) use tree::{escaped, joined, shortened};
-pub(crate) use values::{is_host_and_port, suite_named};
+pub(crate) use tree::{escaped, joined, one_line, shortened};
+pub(crate) use values::{is_host_and_port, is_subdomain, suite_named};
 
 /// A configuration with what is needed to notice that its file has changed.
 #[derive(Debug, Clone, PartialEq)]

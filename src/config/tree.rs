@@ -115,10 +115,11 @@ pub(crate) fn joined<T: Display>(texts: impl IntoIterator<Item = T>, between: &s
     texts.join(between)
 }
 
-/// Escapes control characters and line separators.
-pub(super) fn one_line(text: impl Display) -> String {
+/// Escapes control characters, and those that reorder text or break lines.
+pub(crate) fn one_line(text: impl Display) -> String {
     escaped(&text.to_string(), |c| {
-        !c.is_control() && c != '\u{2028}' && c != '\u{2029}'
+        !c.is_control()
+            && !matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}')
     })
 }
 

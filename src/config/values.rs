@@ -217,7 +217,8 @@ pub(super) fn server_id(node: &Node) -> Result<Option<String>, String> {
 pub(super) fn namespace(node: &Node) -> Result<String, String> {
     let expected =
         "a namespace of at most 63 of a-z, 0-9 and '-', with a letter or digit at both ends";
-    checked(node, expected, is_label)
+    let is_short = |found: &str| found.len() <= LABEL_BYTES && is_label(found);
+    checked(node, expected, is_short)
 }
 
 /// `resource` or `resource.group`.
@@ -325,12 +326,12 @@ fn some(text: &str) -> Option<String> {
     Some(text.to_owned()).filter(|text| !text.is_empty())
 }
 
-fn is_subdomain(text: &str) -> bool {
+/// Whether it is a DNS subdomain, such as the name of a Lease.
+pub(crate) fn is_subdomain(text: &str) -> bool {
     text.len() <= 253 && text.split('.').all(is_label)
 }
 
 fn is_label(text: &str) -> bool {
     let inner = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
-    let within = !text.is_empty() && text.len() <= LABEL_BYTES;
-    within && text.bytes().all(inner) && !text.starts_with('-') && !text.ends_with('-')
+    !text.is_empty() && text.bytes().all(inner) && !text.starts_with('-') && !text.ends_with('-')
 }

@@ -5,8 +5,8 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use bytes::Bytes;
-use http::StatusCode;
 use http::header::{ACCEPT, ETAG, HeaderValue, IF_NONE_MATCH};
+use http::{HeaderMap, StatusCode};
 
 use super::openapi::OpenApiFormat;
 use crate::client::Client;
@@ -100,7 +100,7 @@ impl DocumentCache {
     }
 
     async fn read_order(&mut self, client: &mut Client) -> Result<(), ReadError> {
-        let body = body("/apis", client.get("/apis", &[]).await?)?;
+        let body = body("/apis", client.get("/apis").await?)?;
         self.order = parse("/apis", documents::listed(&body))?;
         Ok(())
     }
@@ -111,7 +111,7 @@ impl DocumentCache {
         of: &GroupVersion,
     ) -> Result<(), ReadError> {
         let path = of.path();
-        let body = body(&path, client.get(&path, &[]).await?)?;
+        let body = body(&path, client.get(&path).await?)?;
         let version = parse(&path, documents::resources(of, &body))?;
         self.versions.insert(of.clone(), version);
         Ok(())
@@ -127,10 +127,10 @@ impl DocumentCache {
             OpenApiFormat::V2Protobuf => ("/openapi/v2", ACCEPT_OPENAPI_V2_PROTOBUF),
             OpenApiFormat::V3Index => ("/openapi/v3", media_type::JSON),
         };
-        let mut headers = vec![(ACCEPT, HeaderValue::from_static(accept))];
+        let mut headers = HeaderMap::from_iter([(ACCEPT, HeaderValue::from_static(accept))]);
         let known = self.openapi.get(&format).and_then(|kept| kept.etag.clone());
         headers.extend(known.map(|etag| (IF_NONE_MATCH, etag)));
-        let answer = client.get(path, &headers).await?;
+        let answer = client.get_with(path, headers).await?;
         let body = match answer.status {
             StatusCode::NOT_MODIFIED => return Ok(()),
             StatusCode::OK => Some(answer.body),

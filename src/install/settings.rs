@@ -14,23 +14,10 @@ use super::layout::Layout;
 use super::node::Node;
 use super::yaml::{items, mapping, parse, set, text, write};
 use crate::config::{self, Config, joined};
+use crate::kube::requestheader::NameList;
 use crate::tls::sni::alternative_names;
 use crate::x509::pem::{parse_certs, parsed};
 
-/// Lists of `serving`, and the flags that they are.
-const REQUEST_HEADERS: [(&str, &str); 5] = [
-    ("requestHeaderAllowedNames", "requestheader-allowed-names"),
-    (
-        "requestHeaderUsernameHeaders",
-        "requestheader-username-headers",
-    ),
-    ("requestHeaderGroupHeaders", "requestheader-group-headers"),
-    (
-        "requestHeaderExtraHeaderPrefixes",
-        "requestheader-extra-headers-prefix",
-    ),
-    ("requestHeaderUidHeaders", "requestheader-uid-headers"),
-];
 const SERVER_NAME: &str = "kubernetes.default.svc";
 /// How clients spread again after a restart, where nobody has said how.
 const GOAWAY_CHANCE: f64 = 0.001;
@@ -181,12 +168,12 @@ impl Derived<'_> {
     }
 
     fn request_headers(&mut self) {
-        for (key, flag) in REQUEST_HEADERS {
-            let given = self.flags.list(flag);
-            match key {
-                // Without the flag: any.
-                "requestHeaderAllowedNames" => self.set("serving", key, given),
-                _ => self.set_list("serving", key, given),
+        // Without the flag: any.
+        let names = self.flags.list("requestheader-allowed-names");
+        self.set("serving", "requestHeaderAllowedNames", names);
+        for list in NameList::ALL {
+            if let Some((section, key)) = config::names_key(list).split_once('.') {
+                self.set_list(section, key, self.flags.list(list.field()));
             }
         }
     }

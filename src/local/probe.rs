@@ -78,7 +78,7 @@ pub async fn run(mut client: Client, state: Arc<LocalState>, every: Duration) {
         }
         known = epoch;
         let number = state.begin_probe();
-        let answer = client.get("/readyz", &[]).await;
+        let answer = client.get("/readyz").await;
         if let Ok(answer) = &answer {
             state.shuts_down(says_it_shuts_down(answer), epoch);
             state.finds_etcd_down(says_etcd_is_down(answer));

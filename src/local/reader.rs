@@ -8,8 +8,8 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::{ACCEPT, CONTENT_TYPE, ETAG, HeaderName, HeaderValue, IF_NONE_MATCH};
-use http::{Method, StatusCode};
+use http::header::{ACCEPT, CONTENT_TYPE, ETAG, HeaderValue, IF_NONE_MATCH};
+use http::{HeaderMap, Method, StatusCode};
 use tokio::time::Instant;
 
 use super::groups::{Documents, Listed, ServedGroups, arrange};
@@ -178,9 +178,10 @@ impl Reader {
         let deadline = Instant::now() + NAMESAKES_TIMEOUT;
         for question in self.own.questions(listed, custom) {
             let path = own::path(&question.0);
-            let accept = [(ACCEPT, HeaderValue::from_static(media_type::PROTOBUF))];
+            let protobuf = HeaderValue::from_static(media_type::PROTOBUF);
+            let accept = HeaderMap::from_iter([(ACCEPT, protobuf)]);
             let client = self.lister.as_mut().unwrap_or(&mut self.client);
-            let listing = client.call(Method::GET, &path, &accept, None, deadline);
+            let listing = client.call(Method::GET, &path, accept, None, deadline);
             match listing.await {
                 Ok(answer) => self.own.answered(question, Answer::of(answer.status)),
                 Err(error @ (ClientError::Refused | ClientError::Connect(_))) => {
@@ -209,12 +210,12 @@ impl Reader {
     async fn read_aggregated(&mut self) -> Result<bool, ReadError> {
         for path in ["/apis", "/api"] {
             let accept = HeaderValue::from_static(media_type::ACCEPT_AGGREGATED);
-            let mut headers = vec![(ACCEPT, accept)];
+            let mut headers = HeaderMap::from_iter([(ACCEPT, accept)]);
             let known = self.last.aggregated.get(path);
             let etag = known.and_then(|(etag, _)| etag.clone());
             let has_etag = etag.is_some();
             headers.extend(etag.map(|etag| (IF_NONE_MATCH, etag)));
-            let answer = self.ask(path, &headers).await?;
+            let answer = self.ask(path, headers).await?;
             match answer.status {
                 StatusCode::NOT_MODIFIED if has_etag => continue,
                 // Before 1.26: the legacy document, or 406 for the unknown parameters.
@@ -294,11 +295,7 @@ impl Reader {
         Ok(())
     }
 
-    async fn ask(
-        &mut self,
-        path: &str,
-        headers: &[(HeaderName, HeaderValue)],
-    ) -> Result<ClientResponse, ReadError> {
+    async fn ask(&mut self, path: &str, headers: HeaderMap) -> Result<ClientResponse, ReadError> {
         let deadline = Instant::now() + PATIENCE;
         let client = &mut self.client;
         let answer = client.call(Method::GET, path, headers, None, deadline);
@@ -310,7 +307,7 @@ impl Reader {
     }
 
     async fn get(&mut self, path: &str) -> Result<Bytes, ReadError> {
-        let answer = self.ask(path, &[]).await?;
+        let answer = self.ask(path, HeaderMap::new()).await?;
         body(path, answer)
     }
 }

@@ -7,19 +7,11 @@ use rand::Rng;
 
 use crate::cluster::leases::NamedLease;
 use crate::cluster::members::OthersIds;
+use crate::config::is_subdomain;
 use crate::request::credential::minor;
 
 const BASE58: &[u8] = b"123456789abcdefghijkmnopqrstuvwxyz";
 const LONGEST: usize = 63;
-
-/// Whether a Lease can have this name (a DNS subdomain). Keys of etcd can be anything.
-pub fn can_name_a_lease(name: &str) -> bool {
-    let label = |label: &str| {
-        let end = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
-        label.starts_with(end) && label.ends_with(end) && label.chars().all(|c| end(c) || c == '-')
-    };
-    name.len() <= 253 && name.split('.').all(label)
-}
 
 /// What Leases show. API users can write them: an ID that another server has is never shown as ours.
 pub struct ShownIds<'a> {
@@ -61,7 +53,8 @@ impl<'a> ShownIds<'a> {
     fn of_apiservers(&self) -> impl Iterator<Item = &'a NamedLease> {
         let leases = self.leases.iter().map(|lease| &**lease);
         leases.filter(|lease| {
-            can_name_a_lease(&lease.name) && lease.value.identity && !lease.value.published
+            // Keys of etcd can be anything.
+            is_subdomain(&lease.name) && lease.value.identity && !lease.value.published
         })
     }
 }
@@ -145,14 +138,14 @@ mod tests {
             "höst",
         ] {
             let id = own_id(host, 4_194_304, &mut rand::thread_rng());
-            assert!(id.len() <= LONGEST && can_name_a_lease(&id), "{id}");
+            assert!(id.len() <= LONGEST && is_subdomain(&id), "{id}");
         }
     }
 
     #[test]
     fn only_subdomains_name_leases() {
         for name in ["a", "cp-a.example.com", "0", &"x".repeat(253)] {
-            assert!(can_name_a_lease(name), "{name}");
+            assert!(is_subdomain(name), "{name}");
         }
         for name in [
             "",
@@ -166,7 +159,7 @@ mod tests {
             "ä",
             &"x".repeat(254),
         ] {
-            assert!(!can_name_a_lease(name), "{name}");
+            assert!(!is_subdomain(name), "{name}");
         }
     }
 

@@ -62,7 +62,7 @@ async fn ask_failed(shared: Arc<Shared>, maker: Arc<ClientMaker>) {
 /// Whether the peer would answer a request: a proxy answers 503 for an apiserver that is not ready, and an apiserver
 /// may give any answer except that it is shutting down.
 async fn answers(maker: &Arc<ClientMaker>, address: SocketAddr) -> bool {
-    let answer = maker.client(address).get("/readyz", &[]).await;
+    let answer = maker.client(address).get("/readyz").await;
     answer.is_ok_and(|answer| {
         answer.status != StatusCode::SERVICE_UNAVAILABLE && !says_it_shuts_down(&answer)
     })

@@ -9,7 +9,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use etcd_client::{GetOptions, GetResponse};
 use http::header::{ACCEPT, HeaderValue};
-use http::{Method, StatusCode};
+use http::{HeaderMap, Method, StatusCode};
 use tokio::time::Instant;
 
 use super::sample::{self, ACCEPT_METADATA, Anchor, KeyCount, ListedIn, Sample};
@@ -154,14 +154,14 @@ impl AskServer for ApiServers {
         path: &str,
         accept: &'static str,
     ) -> Result<Option<Bytes>, NoAnswer> {
-        let headers = [(ACCEPT, HeaderValue::from_static(accept))];
+        let headers = HeaderMap::from_iter([(ACCEPT, HeaderValue::from_static(accept))]);
         let maker = match server == self.local {
             true => &self.local_maker,
             false => &self.peers,
         };
         let mut client = maker.client(server);
         let deadline = Instant::now() + TIMEOUT;
-        let asking = client.call(Method::GET, path, &headers, None, deadline);
+        let asking = client.call(Method::GET, path, headers, None, deadline);
         let answer = asking.await.map_err(|error| {
             let no_answer = match &error {
                 ClientError::Refused => NoAnswer::Gone,

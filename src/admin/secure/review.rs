@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{Method, StatusCode};
+use http::{HeaderMap, Method, StatusCode};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -115,7 +115,9 @@ async fn post<S: DeserializeOwned>(
     deadline: Instant,
 ) -> Result<S, ReviewError> {
     let body = Some(Bytes::from(review.to_string()));
-    let answer = client.call(Method::POST, path, &[], body, deadline).await?;
+    let answer = client
+        .call(Method::POST, path, HeaderMap::new(), body, deadline)
+        .await?;
     match answer.status {
         StatusCode::CREATED | StatusCode::OK => Ok(status(&answer.body)?),
         status => Err(ReviewError::Status(status)),

@@ -7,7 +7,7 @@ use std::fmt::{self, Display, Formatter};
 
 use serde_json::{Value, json};
 
-use crate::config::{escaped, shortened};
+use crate::config::{one_line, shortened};
 
 /// Longest part of a line, in characters.
 const MAX_CHARS: usize = 1000;
@@ -116,13 +116,7 @@ fn count(findings: &[Finding], level: Level) -> usize {
 
 /// Escapes and shortens text.
 fn plain(text: &str) -> String {
-    escaped(&shortened(text, MAX_CHARS), is_plain)
-}
-
-/// Neither a control character nor one that reorders text or breaks lines.
-fn is_plain(c: char) -> bool {
-    !c.is_control()
-        && !matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}')
+    one_line(shortened(text, MAX_CHARS))
 }
 
 #[cfg(test)]
@@ -163,7 +157,11 @@ mod tests {
     fn nothing_of_others_reaches_the_terminal_as_a_command() {
         let hostile = "a\u{1b}[2J\r\nok all\u{7}\u{9b}\u{202e}\u{2028}";
         let line = finding(Level::Problem, hostile, hostile, Some(hostile)).to_string();
-        assert!(line.chars().all(is_plain), "{line:?}");
+        assert_eq!(line, one_line(&line));
+        assert!(
+            !line.contains(['\u{1b}', '\u{202e}', '\u{2028}']),
+            "{line:?}"
+        );
         assert!(line.contains("a\\u{1b}[2J\\r\\nok all\\u{7}"), "{line}");
         let long = finding(Level::Ok, "x", &"y".repeat(1 << 20), None).to_string();
         assert!(long.len() < 1100);

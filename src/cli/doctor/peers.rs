@@ -186,11 +186,7 @@ async fn trust(maker: &Arc<ClientMaker>, names: &RequestHeaders, address: Socket
     let invented = format!("kube-interop-proxy-invented-{:016x}", rand::random::<u64>());
     let mut headers = client::identity(names, &invented, &[]).map_err(|error| error.to_string())?;
     headers.extend([REROUTED, PEER_PROXIED].map(|name| (name, HeaderValue::from_static("true"))));
-    let headers = headers
-        .iter()
-        .map(|(name, value)| (name.clone(), value.clone()));
-    let headers: Vec<(HeaderName, HeaderValue)> = headers.collect();
-    let answer = maker.client(address).get(PATH, &headers).await;
+    let answer = maker.client(address).get_with(PATH, headers).await;
     let answer = answer.map_err(|error| ConnectionFailure::from(error).description(&KEYS))?;
     // A proxy sends this header to trusted peers only.
     Ok(match answer.headers.contains_key(NOT_EXECUTED) {

@@ -160,7 +160,7 @@ pub async fn observe<T>(
     asking: impl Future<Output = T>,
 ) -> Result<Observations<T>, ConnectionFailure> {
     let sent = SystemTime::now();
-    let answer = maker.client(address).get("/readyz", &[]).await?;
+    let answer = maker.client(address).get("/readyz").await?;
     let clock = skew(&answer.headers, sent, SystemTime::now());
     let (is_proxy, asked) = tokio::join!(is_proxy(maker, address), asking);
     Ok(Observations {
@@ -174,7 +174,7 @@ pub async fn observe<T>(
 
 /// The body of a 200.
 pub async fn body(client: &mut Client, path: &str) -> Option<Bytes> {
-    let answer = client.get(path, &[]).await.ok()?;
+    let answer = client.get(path).await.ok()?;
     (answer.status == StatusCode::OK).then_some(answer.body)
 }
 
@@ -184,7 +184,7 @@ pub async fn is_proxy(
     address: SocketAddr,
 ) -> Result<bool, ConnectionFailure> {
     // On a new connection: Go closes it after such a request.
-    let answer = maker.client(address).get(MALFORMED_PATH, &[]).await?;
+    let answer = maker.client(address).get(MALFORMED_PATH).await?;
     Ok(is_from_proxy(&answer))
 }
 

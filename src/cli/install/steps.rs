@@ -206,7 +206,7 @@ impl Node {
         let failed = |why: String| format!("kube-apiserver at {address}: {why}");
         let clients =
             Clients::of_peers(&self.settings).map_err(|error| failed(error.to_string()))?;
-        let answer = clients.maker.client(address).get("/readyz", &[]).await;
+        let answer = clients.maker.client(address).get("/readyz").await;
         match answer.map_err(|error| failed(chain(&error)))?.status {
             StatusCode::OK | StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => Ok(()),
             status => Err(failed(format!("/readyz is {status}"))),

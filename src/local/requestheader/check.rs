@@ -120,14 +120,9 @@ impl Inquiry<'_> {
     }
 
     async fn get(&mut self, identity: HeaderMap) -> Result<ClientResponse, ClientError> {
-        let headers = identity.iter();
-        let headers: Vec<_> = headers
-            .map(|(it, value)| (it.clone(), value.clone()))
-            .collect();
         let deadline = Instant::now() + PATIENCE;
-        let answer = self
-            .client
-            .call(Method::GET, PATH, &headers, None, deadline);
-        answer.await
+        let client = &mut self.client;
+        let asking = client.call(Method::GET, PATH, identity, None, deadline);
+        asking.await
     }
 }

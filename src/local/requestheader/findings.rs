@@ -7,7 +7,7 @@ use http::StatusCode;
 use http::header::{self, HeaderName};
 use serde::Deserialize;
 
-use crate::config::RequestHeaders;
+use crate::config::{RequestHeaders, names_key};
 use crate::kube::client_headers;
 use crate::kube::requestheader::{ConfigMap, NameList, PublishedNames};
 
@@ -190,7 +190,7 @@ pub fn finding(doubtful: &DoubtfulName, is_read: Option<bool>) -> Option<String>
     let (name, field) = (&doubtful.name, doubtful.list.field());
     match (doubtful.configured, is_read) {
         (true, Some(false)) => {
-            let key = key(doubtful.list);
+            let key = names_key(doubtful.list);
             // Users whom this proxy or a peer names so are not recognised.
             Some(format!(
                 "the apiserver ignores {name}, which {key} names: make it the same as its --{field}"
@@ -244,7 +244,7 @@ pub fn differences(names: &RequestHeaders, published: &PublishedNames) -> Vec<St
         let ours = ours(names, list);
         // Apiservers before 1.32, and those without the flag, ignore the UID.
         let same = theirs == ours || (list == NameList::Uid && theirs.is_empty());
-        let (key, field) = (key(list), list.field());
+        let (key, field) = (names_key(list), list.field());
         (!same).then(|| {
             format!(
                 "{key} is {}, but {} under {field} of {CONFIG_MAP}, and what is only there is removed from requests \
@@ -266,16 +266,6 @@ fn ours(names: &RequestHeaders, list: NameList) -> BTreeSet<&str> {
         NameList::Extra => return names.extra_prefixes.iter().map(String::as_str).collect(),
     };
     headers.iter().map(HeaderName::as_str).collect()
-}
-
-/// The configuration's key of a list.
-fn key(list: NameList) -> &'static str {
-    match list {
-        NameList::Username => "serving.requestHeaderUsernameHeaders",
-        NameList::Uid => "serving.requestHeaderUidHeaders",
-        NameList::Group => "serving.requestHeaderGroupHeaders",
-        NameList::Extra => "serving.requestHeaderExtraHeaderPrefixes",
-    }
 }
 
 fn shown(names: &BTreeSet<&str>) -> String {

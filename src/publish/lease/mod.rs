@@ -19,18 +19,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{Method, StatusCode};
+use http::{HeaderMap, Method, StatusCode};
 use serde_json::Value;
 use time::OffsetDateTime;
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 
 use self::object::Contents;
-use super::identity::can_name_a_lease;
 use super::metrics::{IdentityMetrics, OTHER, PROXY};
 use crate::client::{Client, ClientError};
 use crate::cluster::leases::NamedLease;
-use crate::config::IdentityConfig;
+use crate::config::{IdentityConfig, is_subdomain};
 use crate::kube::version::Versions;
 use crate::local::discovery::LocalView;
 use crate::local::state::LocalState;
@@ -341,7 +340,7 @@ impl Running {
         let deadline = Instant::now() + PATIENCE;
         let body = body.map(|value| Bytes::from(value.to_string()));
         let client = &mut self.keeper.client;
-        let answer = client.call(method.clone(), path, &[], body, deadline);
+        let answer = client.call(method.clone(), path, HeaderMap::new(), body, deadline);
         let answer = answer.await?;
         match answer.status {
             StatusCode::CONFLICT => Ok(Answer::Conflict),
@@ -386,7 +385,7 @@ fn expired(
 ) -> Vec<Arc<NamedLease>> {
     let before = std::mem::take(seen);
     let published = leases.iter().filter(|lease| lease.value.published);
-    let named = published.filter(|lease| can_name_a_lease(&lease.name));
+    let named = published.filter(|lease| is_subdomain(&lease.name));
     let is_expired = |lease: &&Arc<NamedLease>| {
         let state = (lease.value.uid.clone(), lease.revision);
         let since = before.get(&state).copied().unwrap_or(now);

@@ -25,6 +25,7 @@ const SMALL_BODY: usize = 64 << 10;
 static LARGE_BODIES: Semaphore = Semaphore::const_new(512);
 
 /// A request on its way to servers.
+#[derive(Default)]
 pub struct Upload {
     /// The request's header, until a server is sent it.
     header: Option<Box<Parts>>,
@@ -50,14 +51,11 @@ impl Upload {
     pub fn new(header: Box<Parts>, expected: bool, expects_continue: bool) -> Self {
         Self {
             header: Some(header),
-            sent_header: None,
             expected,
             continue_owed: expected && expects_continue,
             kept: Some(Replay::default()),
             read: !expected,
-            refused: false,
-            pending: None,
-            writer: None,
+            ..Self::default()
         }
     }
 
