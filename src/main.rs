@@ -111,13 +111,12 @@ fn serve(path: &Path, loaded: LoadedConfig, log_filter: Option<LogFilter>) -> an
     let result = runtime.block_on(async {
         let mut terminate = signal(SignalKind::terminate()).context("cannot listen for SIGTERM")?;
         let mut interrupt = signal(SignalKind::interrupt()).context("cannot listen for SIGINT")?;
-        // Before anything else that takes time: without a handler SIGHUP would end the process.
-        let hangup = signal(SignalKind::hangup()).context("cannot listen for SIGHUP")?;
+        // Without a handler it would end the process. The file is read again without being asked.
+        let _hangup = signal(SignalKind::hangup()).context("cannot listen for SIGHUP")?;
         let config = loaded.config.clone();
         let reload = ReloadInputs {
             path: path.to_owned(),
             loaded,
-            hangup,
             log_filter,
         };
         let bound = app::build(config, Some(reload))?;

@@ -13,18 +13,14 @@ pub struct Contents<C> {
 /// What a reading means.
 #[derive(Debug, PartialEq)]
 pub enum Check<T, E> {
-    /// The contents are those in use.
-    Unchanged,
+    /// The contents are as before, or perhaps still being written.
+    NothingNew,
     /// The contents are those in use again, after others that could not be used.
     Restored,
-    /// Other contents than at the last reading: perhaps they are still being written.
-    Settling,
     /// New contents, in use from now on.
     New(T),
     /// Contents that cannot be used.
     Failed(E),
-    /// Contents that still cannot be used.
-    StillFailing,
 }
 
 impl<C: PartialEq + Clone> Contents<C> {
@@ -42,15 +38,13 @@ impl<C: PartialEq + Clone> Contents<C> {
             self.last = None;
             return match self.failing.take() {
                 Some(_) => Check::Restored,
-                None => Check::Unchanged,
+                None => Check::NothingNew,
             };
         }
-        if self.last.as_ref() != Some(&found) {
+        let is_settled = self.last.as_ref() == Some(&found);
+        if !is_settled || self.failing.as_ref() == Some(&found) {
             self.last = Some(found);
-            return Check::Settling;
-        }
-        if self.failing.as_ref() == Some(&found) {
-            return Check::StillFailing;
+            return Check::NothingNew;
         }
         match make(&found) {
             Ok(new) => {
@@ -93,11 +87,11 @@ mod tests {
     #[test]
     fn new_contents_are_used_once_they_were_found_twice() {
         let mut file = File::with("1");
-        assert_eq!(file.check("1"), Check::Unchanged);
-        assert_eq!(file.check("2"), Check::Settling);
+        assert_eq!(file.check("1"), Check::NothingNew);
+        assert_eq!(file.check("2"), Check::NothingNew);
         assert_eq!(file.check("2"), Check::New(2));
-        assert_eq!(file.check("2"), Check::Unchanged);
-        assert_eq!(file.check("1"), Check::Settling);
+        assert_eq!(file.check("2"), Check::NothingNew);
+        assert_eq!(file.check("1"), Check::NothingNew);
         assert_eq!(file.check("1"), Check::New(1));
     }
 
@@ -105,7 +99,7 @@ mod tests {
     fn a_file_that_grows_is_not_used_although_every_part_of_it_would_do() {
         let mut file = File::with("1");
         for text in ["2", "23", "234"] {
-            assert_eq!(file.check(text), Check::Settling);
+            assert_eq!(file.check(text), Check::NothingNew);
         }
         assert_eq!(file.check("234"), Check::New(234));
     }
@@ -114,12 +108,12 @@ mod tests {
     fn a_wrong_file_and_a_missing_one_are_told_once() {
         let mut file = File::with("1");
         for (text, why) in [("x", "x"), ("", "gone"), ("y", "y")] {
-            assert_eq!(file.check(text), Check::Settling);
+            assert_eq!(file.check(text), Check::NothingNew);
             assert_eq!(file.check(text), Check::Failed(why.to_owned()));
-            assert_eq!(file.check(text), Check::StillFailing);
+            assert_eq!(file.check(text), Check::NothingNew);
         }
         assert_eq!(file.check("1"), Check::Restored);
-        assert_eq!(file.check("1"), Check::Unchanged);
+        assert_eq!(file.check("1"), Check::NothingNew);
     }
 
     #[test]
@@ -128,7 +122,7 @@ mod tests {
         for text in ["x", "x", "y", "x"] {
             file.check(text);
         }
-        assert_eq!(file.check("x"), Check::StillFailing);
+        assert_eq!(file.check("x"), Check::NothingNew);
         file.check("2");
         assert_eq!(file.check("2"), Check::New(2));
         file.check("x");

@@ -1,7 +1,7 @@
 //! Metrics of reading the configuration file again. Written by [`crate::reload`], read by the status page too.
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
 use prometheus::{IntCounter, IntGauge, Registry};
 use serde::{Deserialize, Serialize};
@@ -9,7 +9,8 @@ use time::OffsetDateTime;
 
 use crate::config::EffectiveValues;
 use crate::config::settings::is_reloaded;
-use crate::metrics::{metrics, saturating};
+use crate::metrics::metrics;
+use crate::net::lock;
 use crate::tls::metrics::rfc3339;
 
 metrics! {
@@ -20,8 +21,6 @@ metrics! {
             counters("kube_interop_proxy_config_reloads_total", "result", ["applied", "failed"]),
         /// 1 while the configuration file cannot be used, and the previous settings stay in use.
         broken: IntGauge = gauge("kube_interop_proxy_config_broken"),
-        /// Keys of the configuration file whose change takes effect at the next start.
-        needs_restart: IntGauge = gauge("kube_interop_proxy_config_needs_restart"),
     }
 }
 
@@ -54,14 +53,12 @@ impl ReloadMetrics {
     }
 
     pub fn status(&self) -> ReloadStatus {
-        self.lock().clone()
+        lock(&self.status).clone()
     }
 
     /// These values are in use; `needs_restart`: changes that are not.
     pub(super) fn in_use(&self, values: &EffectiveValues, needs_restart: Vec<String>) {
-        let waiting = saturating(needs_restart.len());
-        self.series.needs_restart.set(waiting);
-        let mut status = self.lock();
+        let mut status = lock(&self.status);
         status.settings = values.clone();
         status.settings.retain(|key, _| is_reloaded(key));
         status.needs_restart = needs_restart;
@@ -71,7 +68,7 @@ impl ReloadMetrics {
     pub(super) fn applied(&self) {
         let [applied, _] = &self.series.reloads;
         applied.inc();
-        self.lock().reloaded = rfc3339(OffsetDateTime::now_utc().unix_timestamp());
+        lock(&self.status).reloaded = rfc3339(OffsetDateTime::now_utc().unix_timestamp());
         self.broken(Vec::new());
     }
 
@@ -84,10 +81,6 @@ impl ReloadMetrics {
     /// What is wrong with the file; empty: nothing.
     pub(super) fn broken(&self, problems: Vec<String>) {
         self.series.broken.set((!problems.is_empty()).into());
-        self.lock().problems = problems;
-    }
-
-    fn lock(&self) -> std::sync::MutexGuard<'_, ReloadStatus> {
-        self.status.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.status).problems = problems;
     }
 }

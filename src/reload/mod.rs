@@ -1,4 +1,4 @@
-//! Reads the configuration file again while the proxy runs: when its contents change, and on SIGHUP.
+//! Reads the configuration file again while the proxy runs, when its contents change.
 //!
 //! [`Contents`] decides what becomes of what was read. The only writer of [`SharedSettings`].
 //!
@@ -14,7 +14,6 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::signal::unix::Signal;
 use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval};
 
@@ -36,8 +35,6 @@ pub type LogFilter = Box<dyn Fn(&str) + Send>;
 pub struct ReloadInputs {
     pub path: PathBuf,
     pub loaded: LoadedConfig,
-    /// SIGHUP.
-    pub hangup: Signal,
     /// `None`: `RUST_LOG` decides, not the file.
     pub log_filter: Option<LogFilter>,
 }
@@ -56,7 +53,6 @@ pub fn start(
     }
     let reloader = Reloader {
         contents: Contents::new(Ok(text)),
-        problems: Vec::new(),
         started_with: values.clone(),
         values,
         path: inputs.path,
@@ -64,14 +60,12 @@ pub fn start(
         settings,
         metrics,
     };
-    control.spawn(reloader.run(inputs.hangup));
+    control.spawn(reloader.run());
 }
 
 struct Reloader {
     path: PathBuf,
     contents: Contents<Result<String, Vec<Problem>>>,
-    /// Why the contents cannot be used.
-    problems: Vec<Problem>,
     started_with: EffectiveValues,
     /// Of the file in use.
     values: EffectiveValues,
@@ -81,41 +75,32 @@ struct Reloader {
 }
 
 impl Reloader {
-    /// Runs until dropped. Many SIGHUPs cost no more than one: each makes the next check say what it found.
-    async fn run(mut self, mut hangup: Signal) {
+    /// Runs until dropped.
+    async fn run(mut self) {
         let mut ticks = interval(CHECK_INTERVAL);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         self.metrics.in_use(&self.values, Vec::new());
-        let mut asked = false;
         loop {
-            tokio::select! {
-                _ = ticks.tick() => asked = self.check(asked) && asked,
-                Some(()) = hangup.recv() => asked = true,
-            }
+            ticks.tick().await;
+            self.check();
         }
     }
 
-    /// Returns whether the result is still open. `asked`: it is to be logged also if there is nothing new.
-    fn check(&mut self, asked: bool) -> bool {
+    fn check(&mut self) {
         let found = config::read_again(&self.path);
         let parse = |found: &Result<String, _>| config::parse_at(&self.path, found.clone()?);
         match self.contents.check(found, parse) {
-            Check::Settling => return true,
+            Check::NothingNew => {}
             Check::New(loaded) => self.apply(loaded),
             Check::Failed(problems) => {
                 self.metrics.failed();
-                self.problems = problems;
-                self.complain();
+                self.complain(&problems);
             }
-            Check::StillFailing if asked => self.complain(),
-            Check::Unchanged if !asked => {}
-            Check::Unchanged | Check::Restored => {
+            Check::Restored => {
                 self.metrics.broken(Vec::new());
                 tracing::info!("the configuration file is as before");
             }
-            Check::StillFailing => {}
         }
-        false
     }
 
     fn apply(&mut self, loaded: LoadedConfig) {
@@ -147,11 +132,11 @@ impl Reloader {
         self.values = values;
     }
 
-    fn complain(&self) {
-        let named = self.problems.iter().take(NAMED_PROBLEMS);
+    fn complain(&self, problems: &[Problem]) {
+        let named = problems.iter().take(NAMED_PROBLEMS);
         let mut named: Vec<String> = named.map(ToString::to_string).collect();
-        if self.problems.len() > NAMED_PROBLEMS {
-            named.push(format!("and {} more", self.problems.len() - NAMED_PROBLEMS));
+        if problems.len() > NAMED_PROBLEMS {
+            named.push(format!("and {} more", problems.len() - NAMED_PROBLEMS));
         }
         let problems = named.join("; ");
         tracing::error!(

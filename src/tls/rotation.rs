@@ -64,7 +64,7 @@ impl<T> Rotation<T> {
             self.remind();
             ticks.tick().await;
             match self.check() {
-                Check::Unchanged | Check::Settling | Check::StillFailing => {}
+                Check::NothingNew => {}
                 Check::Restored => {
                     tracing::info!(files = group, "certificate files are as before");
                     metrics.set_broken(group, false);

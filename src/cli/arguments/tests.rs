@@ -34,9 +34,6 @@ What \fBrun\fR logs, for example \fBinfo,access=info\fR. It counts more than log
 .TP
 SIGTERM, SIGINT
 Stop \fBrun\fR; the second ends it at once.
-.TP
-SIGHUP
-Makes \fBrun\fR log what became of its configuration file, which it reads again whenever it changes.
 .SH "SEE ALSO"
 \fBkube\-apiserver\fR(1), \fBsystemd.service\fR(5)
 "#;

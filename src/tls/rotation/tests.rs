@@ -85,12 +85,10 @@ fn ca_with(name: &str, key: Key) -> CertifiedIssuer<'static, Key> {
 
 fn kind<T, E>(check: &Check<T, E>) -> &'static str {
     match check {
-        Check::Unchanged => "same",
+        Check::NothingNew => "same",
         Check::Restored => "same again",
-        Check::Settling => "settling",
         Check::New(_) => "new",
         Check::Failed(_) => "broken",
-        Check::StillFailing => "still broken",
     }
 }
 
@@ -106,9 +104,9 @@ fn a_pair_that_is_half_replaced_is_waited_for() {
     assert_eq!(looks(&mut rotation, 2), ["same", "same"]);
     let [cert, key] = issued(2100);
     ground.write("key", &key);
-    assert_eq!(looks(&mut rotation, 1), ["settling"]);
+    assert_eq!(looks(&mut rotation, 1), ["same"]);
     ground.write("cert", &cert);
-    assert_eq!(looks(&mut rotation, 3), ["settling", "new", "same"]);
+    assert_eq!(looks(&mut rotation, 3), ["same", "new", "same"]);
 }
 
 #[test]
@@ -116,7 +114,7 @@ fn what_cannot_be_used_is_said_once_and_forgotten_when_it_is_good_again() {
     let ground = Ground::new();
     let (_, mut rotation) = ground.rotation();
     let pair = ground.pair();
-    let broken = ["settling", "broken", "still broken"];
+    let broken = ["same", "broken", "same"];
     let good = fs::read_to_string(&pair.key_file).unwrap();
     type Break<'a> = &'a dyn Fn(&Path);
     let breaks: [Break<'_>; 4] = [
@@ -141,7 +139,7 @@ fn what_cannot_be_used_is_said_once_and_forgotten_when_it_is_good_again() {
     ground.write("key", "nonsense");
     assert_eq!(looks(&mut rotation, 3), broken);
     ground.issue();
-    assert_eq!(looks(&mut rotation, 3), ["settling", "new", "same"]);
+    assert_eq!(looks(&mut rotation, 3), ["same", "new", "same"]);
 }
 
 #[test]
@@ -194,7 +192,7 @@ fn a_link_to_a_directory_that_leads_elsewhere_is_a_change() {
     let (_, mut rotation) = Rotation::begin("test", files, make).unwrap();
     assert_eq!(looks(&mut rotation, 1), ["same"]);
     link("..2");
-    assert_eq!(looks(&mut rotation, 3), ["settling", "new", "same"]);
+    assert_eq!(looks(&mut rotation, 3), ["same", "new", "same"]);
 }
 
 #[test]

