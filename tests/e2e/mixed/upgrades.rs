@@ -1,5 +1,6 @@
 //! The apiserver of a node is upgraded, downgraded and upgraded again behind its proxy, under load and through all
-//! policies of `versionAwareness.default` (the test plans of KEP-4020 and KEP-1904).
+//! policies of `versionAwareness.default` (the test plans of KEP-4020 and KEP-1904): from v1.20.2 to today's machinery, or
+//! from each version that [`VARIABLE`](kube::VARIABLE) names to the next one.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -7,22 +8,23 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use ::kube::runtime::WatchStreamExt as _;
+use ::kube::runtime::watcher::{self, watcher};
+use ::kube::{Api, Client as KubeClient, ResourceExt as _};
 use futures_util::StreamExt as _;
 use k8s_openapi::api::core::v1::ConfigMap;
-use kube::runtime::WatchStreamExt as _;
-use kube::runtime::watcher::{self, watcher};
-use kube::{Api, ResourceExt as _};
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 
-use super::{CONFIG_MAPS, NEW, OLD, config_map, create};
+use super::{CONFIG_MAPS, NEW, config_map};
 use crate::routing::real_apiservers::{LONGER, options};
 use crate::watches::resources::kube_client_at;
 use testkit::addr::Loopback;
 use testkit::client::Client;
 use testkit::cluster::{Ground, HPAS, LONG, patient};
-use testkit::kube::KubeApiServer;
+use testkit::kube::{self, Binary, KubeApiServer, Need};
 use testkit::modern::ModernApiServer;
+use testkit::nodes::HANDED_OVER;
 use testkit::process::Process;
 use testkit::proxy::{Proxy, Until};
 use testkit::steady::Steady;
@@ -34,24 +36,171 @@ const STOPPED: Duration = Duration::from_secs(8);
 const PACE: Duration = Duration::from_millis(50);
 const MOST: usize = 20_000;
 
+/// What kube-apiserver no longer serves from 1.x on.
+const REMOVED: [(u32, &str); 2] = [
+    (22, "/apis/extensions/v1beta1/namespaces/default/ingresses"),
+    (25, "/apis/batch/v1beta1/namespaces/default/cronjobs"),
+];
+
+/// What it serves from 1.x on, in group versions that were there before.
+const ADDED: [(u32, &str); 2] = [
+    (21, "/apis/batch/v1/namespaces/default/cronjobs"),
+    (
+        30,
+        "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies",
+    ),
+];
+
+/// A field that only the newer version keeps.
+struct Field {
+    collection: &'static str,
+    object: fn(name: &str) -> String,
+    set: fn(&mut Value),
+    is_set: fn(&Value) -> bool,
+}
+
+/// Also of ConfigMaps, which are all that today's machinery serves.
+const SUBRESOURCE: Field = Field {
+    collection: CONFIG_MAPS,
+    object: |name| config_map(name, "x"),
+    set: |object| {
+        object["metadata"]["managedFields"] = json!([{
+            "manager": "test", "operation": "Update", "apiVersion": "v1", "fieldsType": "FieldsV1",
+            "time": "2026-11-26T00:00:00Z", "fieldsV1": {"f:data": {"f:value": {}}}, "subresource": "status",
+        }]);
+    },
+    is_set: |object| {
+        let fields = object["metadata"]["managedFields"].as_array();
+        let mut fields = fields.into_iter().flatten();
+        fields.any(|field| field["subresource"] == "status")
+    },
+};
+
+const INTERNAL_TRAFFIC: Field = Field {
+    collection: SERVICES,
+    object: service,
+    set: |object| object["spec"]["internalTrafficPolicy"] = json!("Local"),
+    is_set: |object| object["spec"]["internalTrafficPolicy"] == "Local",
+};
+
+const TRAFFIC_DISTRIBUTION: Field = Field {
+    collection: SERVICES,
+    object: service,
+    set: |object| object["spec"]["trafficDistribution"] = json!("PreferClose"),
+    is_set: |object| object["spec"]["trafficDistribution"] == "PreferClose",
+};
+
+/// From 1.x on.
+const FIELDS: [(u32, Field); 2] = [(22, INTERNAL_TRAFFIC), (31, TRAFFIC_DISTRIBUTION)];
+
+const SERVICES: &str = "/api/v1/namespaces/default/services";
+
+/// Without an address: versions differ in where they keep which are taken.
+fn service(name: &str) -> String {
+    json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": name},
+        "spec": {"clusterIP": "None", "ports": [{"port": 80}]}})
+    .to_string()
+}
+
+/// An upgrade, and what tells both versions apart.
+struct Upgrade {
+    old: &'static Binary,
+    /// `None`: today's machinery.
+    new: Option<&'static Binary>,
+    /// Only the old one serves it, if it lacks anything at all.
+    only_old: &'static str,
+    only_new: Option<&'static str>,
+    field: Field,
+}
+
+impl Upgrade {
+    fn all() -> Vec<Self> {
+        let several = kube::several();
+        match several.is_empty() {
+            true => vec![Self {
+                old: kube::cached(),
+                new: None,
+                only_old: HPAS,
+                only_new: None,
+                field: SUBRESOURCE,
+            }],
+            false => several
+                .windows(2)
+                .map(|pair| Self::between(pair[0], pair[1]))
+                .collect(),
+        }
+    }
+
+    fn between(old: &'static Binary, new: &'static Binary) -> Self {
+        let differs = |&minor: &u32| {
+            old.abilities().meets(Need::Before(minor)) && new.abilities().meets(Need::Since(minor))
+        };
+        let newest = |known: [(u32, &'static str); 2]| {
+            let mut known = known.into_iter().rev();
+            known
+                .find(|(minor, _)| differs(minor))
+                .map(|(_, path)| path)
+        };
+        let mut fields = FIELDS.into_iter().rev();
+        let field = fields.find(|(minor, _)| differs(minor));
+        Self {
+            old,
+            new: Some(new),
+            only_old: newest(REMOVED).unwrap_or(HPAS),
+            only_new: newest(ADDED),
+            field: field.expect("a field that only the newer version has").1,
+        }
+    }
+
+    fn old_version(&self) -> String {
+        self.old.abilities().compatibility_version()
+    }
+
+    fn new_version(&self) -> String {
+        self.new.map_or(NEW.to_owned(), |new| {
+            new.abilities().compatibility_version()
+        })
+    }
+}
+
 /// What runs at the node whose version changes.
 enum Running {
-    Old(Box<KubeApiServer>),
-    New(Box<ModernApiServer>),
+    Kube(Box<KubeApiServer>),
+    Modern(Box<ModernApiServer>),
 }
 
 impl Running {
+    async fn start(binary: Option<&'static Binary>, ground: &Ground, address: &Loopback) -> Self {
+        let ip = address.ip();
+        let Some(binary) = binary else {
+            let dir = ground.dir.path();
+            let server = ModernApiServer::start_at(ip, dir, &ground.pki, &ground.etcd, &[DELAY]);
+            return Self::Modern(server.await.into());
+        };
+        let options = options(ground, "cp-changes").runs(binary).arg(DELAY);
+        let server = KubeApiServer::start(options.bind(ip), &ground.pki).await;
+        Self::Kube(server.into())
+    }
+
+    fn addr(&self) -> SocketAddr {
+        match self {
+            Self::Kube(server) => server.addr(),
+            Self::Modern(server) => server.addr(),
+        }
+    }
+
     fn process(&mut self) -> &mut Process {
         match self {
-            Self::Old(server) => server.process(),
-            Self::New(server) => server.process(),
+            Self::Kube(server) => server.process(),
+            Self::Modern(server) => server.process(),
         }
     }
 }
 
 struct World {
+    upgrade: Upgrade,
     running: Running,
-    /// At the node whose version changes, and at the other one, which stays at v1.20.2.
+    /// At the node whose version changes, and at the other one, which stays at the old version.
     proxies: [Proxy; 2],
     /// The other one's apiserver.
     _stays: KubeApiServer,
@@ -61,27 +210,28 @@ struct World {
 }
 
 impl World {
-    async fn new() -> Self {
+    async fn new(upgrade: Upgrade) -> Self {
         let ground = Ground::new().await;
         let address = Loopback::new();
-        let stays = options(&ground, "cp-stays").cached();
+        let stays = options(&ground, "cp-stays").runs(upgrade.old);
         let stays = KubeApiServer::start(stays, &ground.pki).await;
-        let server = old(&ground, &address).await;
+        let running = Running::start(Some(upgrade.old), &ground, &address).await;
         let proxy = |id, addr: SocketAddr| {
             Proxy::start(patient(ground.proxy(id, addr)).until(Until::Ready))
         };
         let (changes, other) = tokio::join!(
-            proxy("changes", server.addr()),
+            proxy("changes", running.addr()),
             proxy("stays", stays.addr())
         );
         let world = Self {
-            running: Running::Old(server.into()),
+            upgrade,
+            running,
             proxies: [changes, other],
             _stays: stays,
             address,
             ground,
         };
-        world.until_version(OLD).await;
+        world.until_version(&world.upgrade.old_version()).await;
         world
     }
 
@@ -105,20 +255,31 @@ impl World {
         .await;
     }
 
-    /// Replaces the apiserver, as an upgrade of the node does.
-    async fn replace(&mut self, version: &str) {
+    /// As an upgrade of the node does it: no stream ends.
+    async fn to_new(&mut self) {
+        let ended = self.ended().await;
+        self.replace(self.upgrade.new, &self.upgrade.new_version())
+            .await;
+        assert_eq!(self.ended().await, ended);
+    }
+
+    /// Watches end cleanly: no older version goes on with those of a newer one.
+    async fn to_old(&mut self) {
+        self.replace(Some(self.upgrade.old), &self.upgrade.old_version())
+            .await;
+    }
+
+    async fn replace(&mut self, binary: Option<&'static Binary>, version: &str) {
         self.running.process().terminate(STOPPED).await;
-        let ground = &self.ground;
-        self.running = match version {
-            OLD => Running::Old(old(ground, &self.address).await.into()),
-            _ => {
-                let (dir, ip) = (ground.dir.path(), self.address.ip());
-                let server =
-                    ModernApiServer::start_at(ip, dir, &ground.pki, &ground.etcd, &[DELAY]).await;
-                Running::New(server.into())
-            }
-        };
+        self.running = Running::start(binary, &self.ground, &self.address).await;
         self.until_version(version).await;
+    }
+
+    /// Streams that no other apiserver went on with.
+    async fn ended(&self) -> f64 {
+        let ended = [("result", "ended")];
+        let [changes, stays] = &self.proxies;
+        changes.metric(HANDED_OVER, &ended).await + stays.metric(HANDED_OVER, &ended).await
     }
 
     async fn prefer(&mut self, policy: &str) {
@@ -132,37 +293,33 @@ impl World {
 
     /// Writes a field that only the newer version knows, through each proxy; through which of them it was lost.
     async fn lost_fields(&self, name: &str) -> Vec<usize> {
+        let field = &self.upgrade.field;
         let mut lost = Vec::new();
         for at in 0..2 {
             let admin = self.admin(at);
             let name = format!("{name}-{at}");
-            create(&admin, &name).await;
-            let path = format!("{CONFIG_MAPS}/{name}");
+            let object = (field.object)(&name);
+            let made = admin.request("POST", field.collection, object).await;
+            assert_eq!(made.code(), 201, "{name}: {}", made.text());
+            let path = format!("{}/{name}", field.collection);
             let mut object = admin.get(&path).await.json();
-            object["metadata"]["managedFields"] = json!([{
-                "manager": "test", "operation": "Update", "apiVersion": "v1", "fieldsType": "FieldsV1",
-                "time": "2026-11-26T00:00:00Z", "fieldsV1": {"f:data": {"f:value": {}}}, "subresource": "status",
-            }]);
+            (field.set)(&mut object);
             let written = admin.request("PUT", &path, object.to_string()).await;
             assert_eq!(written.code(), 200, "{}", written.text());
-            let read = admin.get(&path).await.json();
-            let fields = read["metadata"]["managedFields"].as_array();
-            let has_it = |field: &Value| field["subresource"] == "status";
-            if !fields.into_iter().flatten().any(has_it) {
+            if !(field.is_set)(&admin.get(&path).await.json()) {
                 lost.push(at);
             }
         }
         lost
     }
 
-    /// Creates ConfigMaps and reads what only v1.20.2 serves, through both proxies in turn.
-    fn load(&self) -> [Steady; 2] {
-        let clients: Arc<[Client; 2]> = Arc::new([0, 1].map(|at| self.admin(at)));
-        let count = Arc::new(AtomicUsize::new(0));
-        let writers = clients.clone();
-        let writes = Steady::start("writes", PACE, MOST, move || {
+    /// Creates ConfigMaps, through both proxies in turn.
+    fn write(&self) -> Steady {
+        let clients = [0, 1].map(|at| self.admin(at));
+        let count = AtomicUsize::new(0);
+        Steady::start("writes", PACE, MOST, move || {
             let number = count.fetch_add(1, Ordering::Relaxed);
-            let client = writers[number % 2].clone();
+            let client = clients[number % 2].clone();
             async move {
                 let body = config_map(&format!("written-{number}"), "x");
                 let answer = client.try_request("POST", CONFIG_MAPS, body).await;
@@ -170,24 +327,23 @@ impl World {
                 let made = answer.code() == 201;
                 made.then_some(()).ok_or_else(|| answer.text())
             }
-        });
+        })
+    }
+
+    /// Lists what only one version serves, through both proxies in turn.
+    fn read(&self, path: &'static str) -> Steady {
+        let clients = [0, 1].map(|at| self.admin(at));
         let count = AtomicUsize::new(0);
-        let reads = Steady::start("reads", PACE, MOST, move || {
+        Steady::start(path, PACE, MOST, move || {
             let client = clients[count.fetch_add(1, Ordering::Relaxed) % 2].clone();
             async move {
-                let answer = client.try_get(HPAS).await;
+                let answer = client.try_get(path).await;
                 let answer = answer.map_err(|error| format!("{error:#}"))?;
                 let served = answer.code() == 200;
                 served.then_some(()).ok_or_else(|| answer.text())
             }
-        });
-        [writes, reads]
+        })
     }
-}
-
-async fn old(ground: &Ground, address: &Loopback) -> KubeApiServer {
-    let options = options(ground, "cp-changes").cached().arg(DELAY);
-    KubeApiServer::start(options.bind(address.ip()), &ground.pki).await
 }
 
 /// An informer of ConfigMaps: how often it has listed, and what it was told of.
@@ -198,7 +354,7 @@ struct Informer {
 }
 
 impl Informer {
-    fn start(client: kube::Client) -> Self {
+    fn start(client: KubeClient) -> Self {
         let (lists, names) = (Arc::new(AtomicUsize::new(0)), Arc::default());
         let told: (Arc<AtomicUsize>, Arc<Mutex<BTreeSet<String>>>) =
             (lists.clone(), Arc::clone(&names));
@@ -222,8 +378,15 @@ impl Informer {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn upgrade_downgrade_and_upgrade_lose_nothing_that_a_client_wrote() {
-    let mut world = World::new().await;
-    let [writes, reads] = world.load();
+    for upgrade in Upgrade::all() {
+        println!("{} to {}", upgrade.old_version(), upgrade.new_version());
+        nothing_is_lost(World::new(upgrade).await).await;
+    }
+}
+
+async fn nothing_is_lost(mut world: World) {
+    let writes = world.write();
+    let of_old = world.read(world.upgrade.only_old);
     let informers = [0, 1].map(|at| {
         let client = kube_client_at(world.proxies[at].addr(), &world.ground, "upgrades");
         Informer::start(client)
@@ -235,20 +398,24 @@ async fn upgrade_downgrade_and_upgrade_lose_nothing_that_a_client_wrote() {
         .await;
     }
 
-    world.replace(NEW).await;
+    world.to_new().await;
+    let of_new = world.upgrade.only_new.map(|path| world.read(path));
     // What goes to the old server loses the field there: that is what the policies are for.
     assert_eq!(world.lost_fields("any").await, [1]);
     world.prefer("Newest").await;
     assert!(world.lost_fields("newest").await.is_empty());
     world.prefer("Oldest").await;
     assert_eq!(world.lost_fields("oldest").await, [0, 1]);
-    world.replace(OLD).await;
+    if let Some(reads) = of_new {
+        reads.stop().await;
+    }
+    world.to_old().await;
     world.prefer("Newest").await;
-    world.replace(NEW).await;
+    world.to_new().await;
     assert!(world.lost_fields("newest-again").await.is_empty());
 
     let written = writes.stop().await;
-    reads.stop().await;
+    of_old.stop().await;
     let list = world.admin(1).get(CONFIG_MAPS).await.json();
     let items = list["items"].as_array().unwrap().iter();
     let name = |item: &Value| item["metadata"]["name"].as_str().unwrap().to_owned();
@@ -256,6 +423,7 @@ async fn upgrade_downgrade_and_upgrade_lose_nothing_that_a_client_wrote() {
     let missing = (0..written).map(|number| format!("written-{number}"));
     let missing: Vec<_> = missing.filter(|name| !names.contains(name)).collect();
     assert!(missing.is_empty(), "of {written}: {missing:?}");
+    println!("{written} writes");
     for informer in informers {
         eventually("it was told of all", LONG, async || {
             *informer.names.lock().unwrap() == names

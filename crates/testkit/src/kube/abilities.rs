@@ -127,6 +127,15 @@ impl Abilities {
         }
     }
 
+    pub(super) fn minor(&self) -> u32 {
+        self.minor
+    }
+
+    /// `1.20`.
+    pub fn compatibility_version(&self) -> String {
+        format!("1.{}", self.minor)
+    }
+
     pub fn meets(&self, need: Need) -> bool {
         match need {
             Need::Flag(name) => self.has_flag(name),

@@ -13,16 +13,21 @@ use crate::notes;
 pub const VARIABLE: &str = "KUBE_INTEROP_APISERVERS";
 const CACHED: &str = "1.20.2";
 
+/// A kube-apiserver that can be started.
 #[derive(Debug)]
-pub(super) struct Binary {
-    pub path: PathBuf,
-    pub abilities: Abilities,
+pub struct Binary {
+    pub(super) path: PathBuf,
+    abilities: Abilities,
 }
 
 impl Binary {
     /// For people.
-    pub fn name(&self) -> String {
+    pub(super) fn name(&self) -> String {
         format!("kube-apiserver {}", self.abilities.version)
+    }
+
+    pub fn abilities(&self) -> &Abilities {
+        &self.abilities
     }
 }
 
@@ -39,6 +44,17 @@ fn all() -> &'static [Binary] {
 
 fn given() -> String {
     std::env::var(VARIABLE).unwrap_or_default()
+}
+
+/// The versions that the variable names, if these are several: the oldest first.
+pub fn several() -> Vec<&'static Binary> {
+    let mut versions: Vec<_> = all().iter().collect();
+    versions.sort_by_key(|binary| binary.abilities.minor());
+    versions.dedup_by_key(|binary| binary.abilities.minor());
+    match versions.len() {
+        1 => Vec::new(),
+        _ => versions,
+    }
 }
 
 /// Whether one of those that the variable names meets this. Tests without a kube-apiserver ask too: it needs none.
@@ -60,7 +76,7 @@ fn paths(given: &str) -> Vec<PathBuf> {
 }
 
 /// v1.20.2, whatever the variable says.
-pub(super) fn cached() -> &'static Binary {
+pub fn cached() -> &'static Binary {
     static CACHED: OnceLock<Binary> = OnceLock::new();
     CACHED.get_or_init(|| look_at(cached_path()))
 }

@@ -20,7 +20,7 @@ use super::process::{COLLECT_LESS, NotFound, Process};
 use super::wait::eventually;
 pub use abilities::{Abilities, Need};
 pub(crate) use binaries::others_meet;
-pub use binaries::{VARIABLE, cache, caches, lacks};
+pub use binaries::{Binary, VARIABLE, cache, cached, caches, lacks, several};
 pub use options::KubeOptions;
 pub(crate) use options::of_any_server;
 
@@ -82,7 +82,7 @@ impl KubeApiServer {
 
     /// Of this server's version.
     pub fn abilities(&self) -> &Abilities {
-        &self.options.binary().abilities
+        self.options.binary().abilities()
     }
 
     /// Its open watches of a resource.

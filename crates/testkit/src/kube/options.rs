@@ -23,7 +23,7 @@ pub struct KubeOptions {
     args: Vec<String>,
     left_out: Vec<String>,
     pub(super) wait: bool,
-    cached: bool,
+    binary: Option<&'static Binary>,
 }
 
 impl KubeOptions {
@@ -42,7 +42,7 @@ impl KubeOptions {
             args: Vec::new(),
             left_out: Vec::new(),
             wait: true,
-            cached: false,
+            binary: None,
         }
     }
 
@@ -66,16 +66,19 @@ impl KubeOptions {
     }
 
     /// v1.20.2, whatever the variable says.
-    pub fn cached(mut self) -> Self {
-        self.cached = true;
+    pub fn cached(self) -> Self {
+        self.runs(binaries::cached())
+    }
+
+    /// This one, whose turn ever it is.
+    pub fn runs(mut self, binary: &'static Binary) -> Self {
+        self.binary = Some(binary);
         self
     }
 
     pub(super) fn binary(&self) -> &'static Binary {
-        match self.cached {
-            true => binaries::cached(),
-            false => binaries::of(&self.dir, &self.host_name),
-        }
+        let given = self.binary;
+        given.unwrap_or_else(|| binaries::of(&self.dir, &self.host_name))
     }
 
     /// `APIServerIdentity=true` for example.
@@ -121,11 +124,11 @@ impl KubeOptions {
 
     /// Panics if the version cannot do what a test wants: such a test asks before whether it can.
     pub(super) fn flags(&self, binary: &Binary, address: IpAddr) -> Vec<String> {
-        let plan = binary.abilities.plan(&self.wanted(binary, address));
+        let plan = binary.abilities().plan(&self.wanted(binary, address));
         assert!(
             plan.lacking.is_empty(),
             "kube-apiserver {} lacks {:?}; what a test needs it says with `kube::lacks`",
-            binary.abilities.version,
+            binary.abilities().version,
             plan.lacking
         );
         plan.flags
@@ -171,7 +174,7 @@ impl KubeOptions {
 /// From 1.29 on FlowSchemas are stored in a version that older apiservers do not know: on the same etcd these would never
 /// become ready.
 fn writes_what_others_cannot_read(binary: &Binary) -> bool {
-    binary.abilities.meets(Need::Since(29)) && binaries::others_meet(Need::Before(29))
+    binary.abilities().meets(Need::Since(29)) && binaries::others_meet(Need::Before(29))
 }
 
 /// The flags of every apiserver: its certificates, and whose front-proxy credentials it accepts.
