@@ -163,20 +163,20 @@ impl WatchRest {
     }
 }
 
-/// Resolves when the local apiserver says that it is shutting down, so that it need not wait for this watch. Not if this
-/// proxy was told to stop as well: it may be told a moment later.
-async fn until_left(shared: &Shared, rest: (&Watch, ServerKind), stays_until: Option<Instant>) {
+/// Resolves when the local apiserver stops, so that it need not wait for this watch. Not if this proxy was told to stop as
+/// well: it may be told a moment later.
+async fn until_left(shared: &Shared, rest: (&Watch, ServerKind), mut stays_until: Option<Instant>) {
     let (watch, server_kind) = rest;
     if server_kind != ServerKind::Local || !watch.can_be_left() {
         return std::future::pending().await;
     }
     let mut changes = shared.local.changes();
     loop {
-        if shared.local.is_shutting_down() && !shared.shutdown.is_leaving() {
+        if watch.is_at_stopping_local(shared) && !shared.shutdown.is_leaving() {
             // Not all at the same moment.
             let told = || Instant::now() + TOLD_TOGETHER + jittered(TOLD_TOGETHER) / 2;
-            Box::pin(sleep_until(stays_until.unwrap_or_else(told))).await;
-            let stops_alone = shared.local.is_shutting_down() && !shared.shutdown.is_leaving();
+            Box::pin(sleep_until(stays_until.take().unwrap_or_else(told))).await;
+            let stops_alone = watch.is_at_stopping_local(shared) && !shared.shutdown.is_leaving();
             if stops_alone && watch.may_leave(shared) {
                 return;
             }
@@ -192,7 +192,7 @@ async fn until_left(shared: &Shared, rest: (&Watch, ServerKind), stays_until: Op
 fn is_left(shared: &Shared, rest: (&Watch, ServerKind), trailers: Option<&HeaderMap>) -> bool {
     let (watch, server_kind) = rest;
     match server_kind {
-        ServerKind::Local => watch.can_be_left() && shared.local.is_shutting_down(),
+        ServerKind::Local => watch.can_be_left() && watch.is_at_stopping_local(shared),
         _ => trailers.is_some_and(|trailers| trailers.contains_key(GOES_ON)),
     }
 }

@@ -102,6 +102,13 @@ impl Watch {
         self.is_at_boundary() && (!self.is_rerouted || is_served_elsewhere())
     }
 
+    /// Whether the local apiserver, which serves it, is shutting down: it says so, or it has closed its port, and lives for as
+    /// long as its watches do, a minute at most.
+    pub fn is_at_stopping_local(&self, shared: &Shared) -> bool {
+        let is_another = || lock(&self.served_by).process.1 != shared.local.epoch();
+        shared.local.is_shutting_down() || is_another()
+    }
+
     /// See [`Follower::next`].
     pub fn next(&self, data: &mut Bytes) -> Result<Option<Bytes>, NotContinued> {
         lock(&self.follower).next(data)

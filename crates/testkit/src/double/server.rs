@@ -63,8 +63,15 @@ enum Order {
     Close,
 }
 
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stop {
+    Nothing,
+    Listening,
+    All,
+}
+
 struct Running {
-    stop: watch::Sender<bool>,
+    stop: watch::Sender<Stop>,
     task: JoinHandle<()>,
 }
 
@@ -269,10 +276,24 @@ impl Double {
         self.server.orders.send_replace(Order::Close);
     }
 
+    /// As an apiserver without a shutdown delay that is told to stop: new connections are refused, open ones last for as long
+    /// as what runs on them.
+    pub fn close_port(&mut self) {
+        if let Some(running) = &self.running {
+            running.stop.send_replace(Stop::Listening);
+        }
+        self.go_away();
+    }
+
+    /// Ends all running watches cleanly.
+    pub fn end_watches(&self) {
+        self.state.watches_end.send_replace(());
+    }
+
     /// Cuts every connection; new ones are refused.
     pub async fn stop(&mut self) {
         if let Some(mut running) = self.running.take() {
-            running.stop.send_replace(true);
+            running.stop.send_replace(Stop::All);
             // An error means that the task has ended, as wanted.
             let _ = (&mut running.task).await;
         }
@@ -303,22 +324,32 @@ async fn listen(addr: SocketAddr) -> TcpListener {
 }
 
 fn run(server: &Arc<Server>, listener: TcpListener) -> Running {
-    let (stop, stopped) = watch::channel(false);
+    let (stop, stopped) = watch::channel(Stop::Nothing);
     let task = tokio::spawn(accept(Arc::clone(server), listener, stopped));
     Running { stop, task }
 }
 
-async fn accept(server: Arc<Server>, listener: TcpListener, mut stopped: watch::Receiver<bool>) {
+async fn accept(server: Arc<Server>, listener: TcpListener, mut stop: watch::Receiver<Stop>) {
     let mut connections = JoinSet::new();
+    let mut listener = Some(listener);
     loop {
+        let accepted = async {
+            match &listener {
+                Some(listener) => listener.accept().await,
+                None => std::future::pending().await,
+            }
+        };
         tokio::select! {
-            accepted = listener.accept() => {
+            accepted = accepted => {
                 if let Ok((tcp, _)) = accepted {
                     connections.spawn(serve(Arc::clone(&server), tcp));
                 }
             }
             Some(_) = connections.join_next() => {}
-            _ = stopped.changed() => break,
+            _ = stop.changed() => match *stop.borrow_and_update() {
+                Stop::Listening => listener = None,
+                _ => break,
+            },
         }
     }
     drop(listener);

@@ -138,6 +138,8 @@ pub struct State {
     pub recorder: Recorder,
     /// Counts the bookmarks that were asked for by hand.
     pub bookmarks: watch::Sender<u64>,
+    /// Tells all running watches to end.
+    pub watches_end: watch::Sender<()>,
     pub addr: SocketAddr,
     /// Upgraded streams that have not come to their end.
     pub upgraded: AtomicUsize,
@@ -163,6 +165,7 @@ impl State {
             kept: options.kept.clone(),
             recorder: Recorder::default(),
             bookmarks: watch::Sender::new(0),
+            watches_end: watch::Sender::new(()),
             addr,
             upgraded: AtomicUsize::new(0),
             settings: RwLock::new(Settings {

@@ -131,6 +131,7 @@ impl Watch {
         end: Instant,
     ) -> Result<(), Gone> {
         let mut asked = self.state.bookmarks.subscribe();
+        let mut ends = self.state.watches_end.subscribe();
         loop {
             let (changes, revision) = self.state.store.changes_after(self.revision, &self.scope);
             for Change { kind, object, .. } in changes {
@@ -145,6 +146,7 @@ impl Watch {
                 () = sleep_until(next_bookmark) => self.bookmark(Value::Null).await?,
                 () = self.sender.closed() => return Err(Gone),
                 () = sleep_until(end) => return Ok(()),
+                _ = ends.changed() => return Ok(()),
             }
         }
     }
