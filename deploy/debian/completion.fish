@@ -57,7 +57,7 @@ complete -c kube-interop-proxy -n "__fish_kube_interop_proxy_using_subcommand fo
 complete -c kube-interop-proxy -n "__fish_kube_interop_proxy_using_subcommand install" -l layout -d 'How the proxy runs. By default as it does now, or as a pod of its own' -r -f -a "own-pod\t'A static pod of its own: an upgrade of the apiserver does not stop it'
 sidecar\t'A second container of the apiserver\'s pod'
 native-sidecar\t'A native sidecar of the apiserver\'s pod; kubelet must be 1.29 or later'"
-complete -c kube-interop-proxy -n "__fish_kube_interop_proxy_using_subcommand install" -l image -d 'Image of the proxy' -r
+complete -c kube-interop-proxy -n "__fish_kube_interop_proxy_using_subcommand install" -l image -d 'Image of the proxy. By default the one that it has now; at first, and with --image-archive, that of this version' -r
 complete -c kube-interop-proxy -n "__fish_kube_interop_proxy_using_subcommand install" -l virtual-ip -d 'A virtual IP that this node may get, if neither kube-vip\'s nor keepalived\'s files nor kubeconfigs name it. Can be given several times' -r
 complete -c kube-interop-proxy -n "__fish_kube_interop_proxy_using_subcommand install" -l image-archive -d 'Archive with the image, which is imported into the node\'s containerd first' -r -F
 complete -c kube-interop-proxy -n "__fish_kube_interop_proxy_using_subcommand install" -l output-dir -d 'Write the files into this directory, and change nothing' -r -F

@@ -77,7 +77,7 @@ _arguments "${_arguments_options[@]}" : \
 '--layout=[How the proxy runs. By default as it does now, or as a pod of its own]:LAYOUT:((own-pod\:"A static pod of its own\: an upgrade of the apiserver does not stop it"
 sidecar\:"A second container of the apiserver'\''s pod"
 native-sidecar\:"A native sidecar of the apiserver'\''s pod; kubelet must be 1.29 or later"))' \
-'--image=[Image of the proxy]:IMAGE:_default' \
+'--image=[Image of the proxy. By default the one that it has now; at first, and with --image-archive, that of this version]:IMAGE:_default' \
 '*--virtual-ip=[A virtual IP that this node may get, if neither kube-vip'\''s nor keepalived'\''s files nor kubeconfigs name it. Can be given several times]:ADDRESS:_default' \
 '--image-archive=[Archive with the image, which is imported into the node'\''s containerd first]:FILE:_files' \
 '(--dry-run)--output-dir=[Write the files into this directory, and change nothing]:DIR:_files' \

@@ -63,6 +63,13 @@ pub fn changes<'a>(
     differing.map(|key| (key.as_str(), change(key))).collect()
 }
 
+/// What differs and takes effect at the next start alone.
+pub fn waiting(before: &EffectiveValues, now: &EffectiveValues) -> Vec<String> {
+    let waiting = changes(before, now).into_iter();
+    let waiting = waiting.filter(|(key, _)| !is_reloaded(key));
+    waiting.map(|(_, change)| change).collect()
+}
+
 impl Settings {
     pub fn of(config: &Config) -> Self {
         Self {

@@ -257,16 +257,21 @@ fn apiserver(pod: &Value) -> Result<usize, String> {
     Ok(index)
 }
 
-fn layout(pod: &Value) -> Option<Layout> {
-    let has = |key: &str| {
+/// The proxy's container in the apiserver's pod, and what that makes of it.
+pub(super) fn proxy(pod: &Value) -> Option<(Layout, &Value)> {
+    let places = [
+        (Layout::Sidecar, "containers"),
+        (Layout::NativeSidecar, "initContainers"),
+    ];
+    places.into_iter().find_map(|(layout, key)| {
         let mut all = items(pod, &["spec", key]).iter();
-        all.any(|it| text(it, &["name"]) == PROXY)
-    };
-    match (has("containers"), has("initContainers")) {
-        (true, _) => Some(Layout::Sidecar),
-        (_, true) => Some(Layout::NativeSidecar),
-        _ => None,
-    }
+        let found = all.find(|it| text(it, &["name"]) == PROXY)?;
+        Some((layout, found))
+    })
+}
+
+fn layout(pod: &Value) -> Option<Layout> {
+    proxy(pod).map(|(layout, _)| layout)
 }
 
 /// `is_ours`: there is a proxy, so what `docs/` tells people to write by hand is for it.

@@ -29,31 +29,21 @@ pub enum Layout {
 }
 
 /// The image that the scripts of `deploy/release` make.
-const IMAGE: &str = concat!("kube-interop-proxy:", env!("CARGO_PKG_VERSION"));
+pub const IMAGE: &str = concat!("kube-interop-proxy:", env!("CARGO_PKG_VERSION"));
 
 /// What was asked for.
-#[derive(Args)]
+#[derive(Clone, Default, Args)]
 pub struct Options {
     /// How the proxy runs. By default as it does now, or as a pod of its own.
     #[arg(long, value_enum)]
     pub layout: Option<Layout>,
-    /// Image of the proxy.
-    #[arg(long, default_value = IMAGE)]
-    pub image: String,
+    /// Image of the proxy. By default the one that it has now; at first, and with --image-archive, that of this version.
+    #[arg(long)]
+    pub image: Option<String>,
     /// A virtual IP that this node may get, if neither kube-vip's nor keepalived's files nor kubeconfigs name it. Can be given
     /// several times.
     #[arg(long = "virtual-ip", value_name = "ADDRESS")]
     pub virtual_ips: Vec<IpAddr>,
-}
-
-impl Default for Options {
-    fn default() -> Self {
-        Self {
-            layout: None,
-            image: IMAGE.to_owned(),
-            virtual_ips: Vec::new(),
-        }
-    }
 }
 
 /// What the proxy's container needs to know.

@@ -23,14 +23,15 @@ use std::path::{Path, PathBuf};
 use data_encoding::HEXLOWER;
 use serde_yaml::Value;
 
-use self::apiserver::{ANNOTATIONS, ApiServer, PROXY, RESTARTED, without_notes};
+use self::apiserver::{ANNOTATIONS, ApiServer, PROXY, RESTARTED, proxy, without_notes};
 use self::layout::{ContainerInputs, own_pod};
-pub use self::layout::{DIRECTORY, Layout, Options};
+pub use self::layout::{DIRECTORY, IMAGE, Layout, Options};
 pub use self::node::{MANIFESTS, Node, is_for_clients};
 pub use self::settings::endpoint;
 use self::state::{CONFIG, State};
-use self::yaml::{mapping, parse, set, write};
-use crate::config::Config;
+use self::yaml::{mapping, parse, set, text as text_of, write};
+use crate::config::settings::waiting;
+use crate::config::{self, Config};
 
 const NAME: &[&str] = &["metadata", "name"];
 const NOT_CHANGED: &str = "the proxy cannot be put into the pod";
@@ -38,6 +39,7 @@ const NOT_CHANGED: &str = "the proxy cannot be put into the pod";
 /// What a node needs.
 pub struct Plan {
     pub layout: Layout,
+    pub image: String,
     pub state: State,
     /// What is to be known or done by hand.
     pub warnings: Vec<String>,
@@ -73,8 +75,11 @@ pub fn plan(node: &Node<'_>, options: &Options) -> Result<Plan, String> {
     let from = node.state();
     let before = from.pods().first().map(|(_, text)| text.as_str());
     let server = ApiServer::read(from.apiserver(), before.is_some())?;
-    let there = server.layout.or(before.map(|_| Layout::OwnPod));
-    let layout = options.layout.or(there).unwrap_or(Layout::OwnPod);
+    let installed = node.installed.as_ref();
+    let there = proxy_in(&from).or(installed.and_then(proxy_in));
+    let (there, image) = there.unwrap_or((Layout::OwnPod, IMAGE.to_owned()));
+    let layout = options.layout.unwrap_or(there);
+    let image = options.image.clone().unwrap_or(image);
     let flags = server.flags()?;
     let main = node.address(&flags)?;
     let (further, mut warnings) = node.further(&flags, main, &options.virtual_ips);
@@ -98,23 +103,25 @@ pub fn plan(node: &Node<'_>, options: &Options) -> Result<Plan, String> {
     let mounts = derived.files.iter().map(|file| server.mount(file));
     let mounts = mounts.collect::<Result<Vec<_>, _>>()?;
     let inputs = ContainerInputs {
-        image: &options.image,
+        image: &image,
         admin_port: settings.admin.bind_address.port(),
         serving_port: main.port(),
         mounts: &mounts,
     };
-    let is_new_config = from.text(CONFIG) != Some(config.as_str());
+    let used = installed.unwrap_or(&from).text(CONFIG);
+    let starts_anew = has_to_start(used, &config);
     let mut changed = server.changed(layout)?;
     layout.add_to(&mut changed, &inputs).ok_or(NOT_CHANGED)?;
-    let stamp = (layout != Layout::OwnPod && is_new_config).then(|| hash(&[&config]));
+    let stamp = (layout != Layout::OwnPod && starts_anew).then(|| hash(&[&config]));
     let pods = match layout {
-        Layout::OwnPod => vec![named_pod(&from, &inputs, &config)?],
+        Layout::OwnPod => vec![named_pod(&from, &inputs, &config, starts_anew)?],
         _ => Vec::new(),
     };
     let apiserver = kept_or_new(from.apiserver(), changed, stamp)?;
     let hosts = mounts.into_iter().map(|it| it.host);
     Ok(Plan {
         layout,
+        image,
         state: State::new(Some(config), pods, apiserver),
         warnings,
         files: derived.files.into_iter().zip(hosts).collect(),
@@ -143,6 +150,30 @@ pub fn normal(manifest: &str) -> Result<String, String> {
     write(&parse("the manifest", manifest)?)
 }
 
+/// How a proxy is there, and its image.
+fn proxy_in(state: &State) -> Option<(Layout, String)> {
+    let own = state.pods().into_iter();
+    let own = own.map(|(_, text)| (Some(Layout::OwnPod), text.as_str()));
+    let mut all = [(None, state.apiserver())].into_iter().chain(own);
+    all.find_map(|(own, text)| {
+        let pod = parse("the manifest", text).ok()?;
+        let (layout, container) = proxy(&pod)?;
+        Some((
+            own.unwrap_or(layout),
+            text_of(container, &["image"]).to_owned(),
+        ))
+    })
+}
+
+/// Whether the proxy, which was put there with the configuration `before`, goes by this one only when it starts anew.
+fn has_to_start(before: Option<&str>, config: &str) -> bool {
+    let values = |text: &str| config::parse_at(Path::new(CONFIG), text.to_owned()).ok();
+    match (before.and_then(values), values(config)) {
+        (Some(before), Some(now)) => !waiting(&before.values, &now.values).is_empty(),
+        _ => true,
+    }
+}
+
 /// A manifest that says the same stays as it was written. `stamp`: the configuration is another one, with which the pod has
 /// to start anew.
 fn kept_or_new(before: &str, mut pod: Value, stamp: Option<String>) -> Result<String, String> {
@@ -162,10 +193,11 @@ fn named_pod(
     from: &State,
     inputs: &ContainerInputs<'_>,
     config: &str,
+    starts_anew: bool,
 ) -> Result<(String, String), String> {
     let mut pod = own_pod(inputs).ok_or(NOT_CHANGED)?;
     if let Some(before) = from.pods().first()
-        && from.text(CONFIG) == Some(config)
+        && !starts_anew
     {
         let mut there = without_notes(&parse("the proxy's pod", &before.1)?);
         set(&mut there, NAME, None);

@@ -33,6 +33,8 @@ pub struct Node<'n> {
     pub endpoint: Option<(String, u16)>,
     /// How many control plane nodes there are.
     pub servers: usize,
+    /// What the last `install` has put there. Somebody may have written a manifest anew or edited the configuration since.
+    pub installed: Option<State>,
 }
 
 /// How CNI plugins and kube-proxy begin the names of interfaces of containers and of services: no client comes there.

@@ -64,17 +64,17 @@ fn manifest(case: &Case) -> String {
     std::fs::read_to_string(data().join(path)).unwrap()
 }
 
-/// The plan for a node where `manifest`, `config` and `others` stand.
-fn planned(
+/// A node where `manifest`, `config` and `others` stand.
+fn node<'f>(
     case: &Case,
-    files: &Files,
+    files: &'f Files,
     manifest: &str,
     config: Option<&str>,
     others: &[(String, String)],
-) -> Result<Plan, String> {
+) -> Node<'f> {
     let addresses = case.addresses.iter();
     let addresses = addresses.map(|(name, ip)| ((*name).to_owned(), ip.parse().unwrap()));
-    let node = Node {
+    Node {
         read: Box::new(|path| files.read(path)),
         manifest: manifest.to_owned(),
         config: config.map(str::to_owned),
@@ -82,14 +82,25 @@ fn planned(
         others: others.to_vec(),
         endpoint: case.endpoint.map(|(host, port)| (host.to_owned(), port)),
         servers: case.servers,
-    };
+        installed: None,
+    }
+}
+
+/// The plan for such a node.
+fn planned(
+    case: &Case,
+    files: &Files,
+    manifest: &str,
+    config: Option<&str>,
+    others: &[(String, String)],
+) -> Result<Plan, String> {
     let virtual_ips = case.virtual_ips.iter().map(|ip| ip.parse().unwrap());
     let options = Options {
         layout: case.layout,
-        image: "kube-interop-proxy:0.1.0".to_owned(),
+        image: Some("kube-interop-proxy:0.1.0".to_owned()),
         virtual_ips: virtual_ips.collect(),
     };
-    plan(&node, &options)
+    plan(&node(case, files, manifest, config, others), &options)
 }
 
 impl Plan {
@@ -238,7 +249,7 @@ fn another_image_or_configuration_is_another_pod() {
         "/etc/kubernetes/manifests/a.yaml".to_owned(),
         first.pod().unwrap().to_owned(),
     )];
-    // An operator's own key stays, and alone it is no reason for another pod.
+    // An operator's own key stays; nothing says that the proxy does not go by it yet.
     let edited = format!("{}rerouting:\n  absentServerGrace: 2h\n", first.config());
     let manifest = first.state.apiserver();
     let second = planned(case, &files, manifest, Some(&edited), &pods).unwrap();
@@ -259,6 +270,73 @@ fn another_image_or_configuration_is_another_pod() {
         third.config()
     );
     assert_ne!(name(&first), name(&third));
+}
+
+#[test]
+fn layout_and_image_stay_when_somebody_writes_the_manifest_anew() {
+    let case = &CASES[0];
+    let files = files(case.names);
+    for layout in [Layout::OwnPod, Layout::Sidecar, Layout::NativeSidecar] {
+        let image = Some("registry.example/proxy:2".to_owned());
+        let asked = Options {
+            layout: Some(layout),
+            image,
+            ..Options::default()
+        };
+        let plain = manifest(case);
+        let first = plan(&node(case, &files, &plain, None, &[]), &asked).unwrap();
+        let pods = first.state.pods().into_iter();
+        let pods: Vec<_> = pods
+            .map(|(name, pod)| (format!("{MANIFESTS}/{name}"), pod.clone()))
+            .collect();
+        for (manifest, installed) in [
+            (first.state.apiserver(), None),
+            (plain.as_str(), Some(first.state.clone())),
+        ] {
+            let mut there = node(case, &files, manifest, Some(first.config()), &pods);
+            there.installed = installed;
+            let again = plan(&there, &Options::default()).unwrap();
+            assert_eq!((again.layout, &again.image), (layout, &first.image));
+            assert_eq!(again.pod(), first.pod());
+            assert!(
+                again
+                    .state
+                    .files()
+                    .iter()
+                    .any(|(_, it)| it.contains(&first.image))
+            );
+        }
+    }
+}
+
+#[test]
+fn an_edited_key_that_takes_effect_at_the_next_start_alone_brings_it_about() {
+    let case = &CASES[0];
+    let files = files(case.names);
+    for layout in [Layout::OwnPod, Layout::Sidecar] {
+        let asked = Options {
+            layout: Some(layout),
+            ..Options::default()
+        };
+        let plain = manifest(case);
+        let first = plan(&node(case, &files, &plain, None, &[]), &asked).unwrap();
+        let pods = first.state.pods().into_iter();
+        let pods: Vec<_> = pods
+            .map(|(name, pod)| (format!("{MANIFESTS}/{name}"), pod.clone()))
+            .collect();
+        let edited = |key: &str| {
+            let config = format!("{}{key}\n", first.config());
+            let mut there = node(case, &files, first.state.apiserver(), Some(&config), &pods);
+            there.installed = Some(first.state.clone());
+            let again = plan(&there, &asked).unwrap();
+            assert_eq!(again.config(), config);
+            let pods = again.state.pods().into_iter().cloned().collect();
+            let apiserver = again.state.apiserver().to_owned();
+            State::new(first.state.text(CONFIG).map(str::to_owned), pods, apiserver)
+        };
+        assert_eq!(edited("rerouting: {unsynced: ServeLocal}"), first.state);
+        assert_ne!(edited("rerouting: {absentServerGrace: 2h}"), first.state);
+    }
 }
 
 #[test]

@@ -20,7 +20,7 @@ use tokio::time::{MissedTickBehavior, interval};
 use metrics::ReloadMetrics;
 
 use crate::config::contents::{Check, Contents};
-use crate::config::settings::{SharedSettings, changes, is_reloaded};
+use crate::config::settings::{SharedSettings, changes, is_reloaded, waiting};
 use crate::config::{self, EffectiveValues, LoadedConfig, Problem, joined};
 
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
@@ -116,9 +116,7 @@ impl Reloader {
             _ => change.clone(),
         });
         let changed = joined(changed, "; ");
-        let mut waiting = changes(&self.started_with, &values);
-        waiting.retain(|(key, _)| !is_reloaded(key));
-        let waiting: Vec<String> = waiting.into_iter().map(|(_, change)| change).collect();
+        let waiting = waiting(&self.started_with, &values);
         match waiting.join("; ").as_str() {
             "" => tracing::info!(changed, "the configuration file was read again"),
             needs_restart => tracing::warn!(

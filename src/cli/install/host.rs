@@ -14,6 +14,8 @@ use crate::install::state::{APISERVER, CONFIG, State};
 use crate::install::{self, DIRECTORY, MANIFESTS, Node};
 
 const BEFORE: &str = "before";
+/// What the last change has put there.
+const INSTALLED: &str = "installed";
 /// Is there while a change has not ended.
 const UNFINISHED: &str = "unfinished";
 const LOCK: &str = ".lock";
@@ -109,17 +111,22 @@ impl Host {
             others,
             endpoint: kubeconfigs.find_map(|it| install::endpoint(&it)),
             servers,
+            installed: self.kept_in(INSTALLED)?,
         })
     }
 
     /// What was there before the last change.
     pub(super) fn kept(&self) -> Result<Option<State>, String> {
-        let kept = |name: &str| text(&self.own(BEFORE).join(name));
+        self.kept_in(BEFORE)
+    }
+
+    fn kept_in(&self, directory: &str) -> Result<Option<State>, String> {
+        let kept = |name: &str| text(&self.own(directory).join(name));
         let Some(apiserver) = kept(APISERVER)? else {
             return Ok(None);
         };
         let mut pods = Vec::new();
-        for (path, text) in self.texts(&format!("{DIRECTORY}/{BEFORE}"), &ENDINGS) {
+        for (path, text) in self.texts(&format!("{DIRECTORY}/{directory}"), &ENDINGS) {
             let name = path.rsplit('/').next().unwrap_or_default();
             if name != APISERVER && name != CONFIG {
                 pods.push((name.to_owned(), text));
@@ -170,13 +177,24 @@ impl Host {
         if self.is_unfinished() {
             return Ok(());
         }
-        let (new, kept) = (self.own(".before"), self.own(BEFORE));
-        remove(&new)?;
         let mut files = state.files().to_vec();
         files.push((UNFINISHED.to_owned(), String::new()));
-        write_into(&new, &files)?;
+        self.store(BEFORE, &files)
+    }
+
+    /// Replaces a directory of the proxy's own.
+    fn store(&self, name: &str, files: &[(String, String)]) -> Result<(), String> {
+        let (new, kept) = (self.own(&format!(".{name}")), self.own(name));
+        remove(&new)?;
+        write_into(&new, files)?;
         remove(&kept)?;
         fs::rename(&new, &kept).map_err(|error| failed(&kept, &error))
+    }
+
+    /// The proxy runs as these files say.
+    pub(super) fn done(&self, state: &State) -> Result<(), String> {
+        self.store(INSTALLED, state.files())?;
+        self.finish()
     }
 
     /// A change was begun and has not ended.
@@ -214,7 +232,7 @@ impl Host {
 
     /// Takes the proxy's own directory away; what others put there stays.
     pub(super) fn clean_up(&self) -> Result<(), String> {
-        for name in [BEFORE, ".before", LOCK] {
+        for name in [BEFORE, ".before", INSTALLED, ".installed", LOCK] {
             remove(&self.own(name))?;
         }
         let directory = self.path(DIRECTORY);

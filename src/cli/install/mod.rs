@@ -26,7 +26,7 @@ use super::{USAGE, block_on, exit_code};
 use crate::config::Config;
 use crate::install::difference::difference;
 use crate::install::state::{APISERVER, CONFIG, PODS, State};
-use crate::install::{self, Options, Plan, normal};
+use crate::install::{self, IMAGE, Options, Plan, normal};
 
 /// How the node was made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -100,12 +100,15 @@ async fn installed(arguments: &InstallArguments) -> Result<(), String> {
     let Platform::Kubeadm = arguments.platform;
     let how = &arguments.how;
     let host = Host::new(&how.root);
-    let options = &arguments.options;
-    let (mut from, mut plan, mut settings) = planned_on(&host, options, 1)?;
+    let mut options = arguments.options.clone();
+    if arguments.image_archive.is_some() {
+        options.image.get_or_insert_with(|| IMAGE.to_owned());
+    }
+    let (mut from, mut plan, mut settings) = planned_on(&host, &options, 1)?;
     let servers = Servers::new(&settings)?;
     // A first look that changes nothing needs no etcd.
     if let Ok(count @ 2..) = servers.count().await {
-        (from, plan, settings) = planned_on(&host, options, count)?;
+        (from, plan, settings) = planned_on(&host, &options, count)?;
     }
     for warning in &plan.warnings {
         complain(format_args!("note: {warning}"));
@@ -129,7 +132,7 @@ async fn installed(arguments: &InstallArguments) -> Result<(), String> {
         settings,
         servers: Some(servers),
         timeout: how.timeout,
-        image: Image::of(&host, &options.image),
+        image: Image::of(&host, &plan.image),
         host,
         from,
         to,
@@ -140,7 +143,7 @@ async fn installed(arguments: &InstallArguments) -> Result<(), String> {
     if let Some(archive) = &arguments.image_archive {
         image::import(archive)?;
     }
-    if !options.image.contains('/') {
+    if !plan.image.contains('/') {
         node.image.is_there()?;
     }
     // A path of the container may be another one on the node.

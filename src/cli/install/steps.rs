@@ -73,7 +73,8 @@ impl Node {
 
     /// Waits for a proxy that was put in before.
     pub(super) async fn runs(&self) -> Result<(), String> {
-        until(self.timeout, async || self.proxy_serves().await).await
+        until(self.timeout, async || self.proxy_serves().await).await?;
+        self.host.done(&self.to)
     }
 
     /// Puts the proxy in, or everything back.
@@ -106,7 +107,7 @@ impl Node {
             self.is_seen().await
         };
         match self.changed(from, to, self.timeout, lacking).await {
-            Ok(()) => self.host.finish(),
+            Ok(()) => self.host.done(to),
             Err(why) => self.put_back(why).await,
         }
     }
