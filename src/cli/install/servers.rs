@@ -75,15 +75,7 @@ impl Servers {
     /// Other servers that do not serve now.
     pub(super) async fn not_ready(&self) -> Result<Vec<String>, String> {
         let (_, others) = self.known().await?;
-        let waiting = others.iter().filter_map(|it| {
-            let state = match &it.live {
-                Some(live) if live.ready => return None,
-                Some(_) => "is not ready",
-                None => "is absent (if it will not come back: kube-interop-proxy forget)",
-            };
-            Some(format!("{} {state}", it.name()))
-        });
-        Ok(waiting.collect())
+        Ok(waiting_for(&others))
     }
 
     /// Whether others, who read the same, see that this server serves.
@@ -154,8 +146,56 @@ impl Servers {
     }
 }
 
+/// A server that is back under another ID has left a record, which ends by itself.
+fn waiting_for(others: &[Known]) -> Vec<String> {
+    let is_back = |gone: &Known| {
+        let mut others = others.iter();
+        others.any(|it| it.live.is_some() && it.record.endpoint == gone.record.endpoint)
+    };
+    let waiting = others.iter().filter_map(|it| {
+        let state = match &it.live {
+            Some(live) if live.ready => return None,
+            Some(_) => "is not ready",
+            None if is_back(it) => return None,
+            None => "is absent (if it will not come back: kube-interop-proxy forget)",
+        };
+        Some(format!("{} {state}", it.name()))
+    });
+    waiting.collect()
+}
+
 impl Known {
     fn name(&self) -> String {
         format!("{} at {}", plain(&self.id), self.record.endpoint)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{from_value, json};
+
+    use super::*;
+
+    #[test]
+    fn nobody_waits_for_an_id_under_which_a_server_was_known_before() {
+        let known = |id: &str, endpoint: &str, ready: Option<bool>| Known {
+            id: id.to_owned(),
+            record: from_value(json!({"endpoint": endpoint, "resources": {}})).unwrap(),
+            live: ready.map(|ready| {
+                let live = json!({"endpoint": endpoint, "initialized": true, "ready": ready});
+                from_value(live).unwrap()
+            }),
+        };
+        let (a, b) = ("10.0.0.11:6443", "10.0.0.12:6443");
+        let mut others = vec![known("old", a, None), known("new", a, Some(true))];
+        assert_eq!(waiting_for(&others), [""; 0]);
+        others[1] = known("new", a, Some(false));
+        assert_eq!(waiting_for(&others), [format!("new at {a} is not ready")]);
+        others[1] = known("other", b, Some(true));
+        let waiting = waiting_for(&others).join("");
+        assert!(
+            waiting.starts_with(&format!("old at {a} is absent")),
+            "{waiting}"
+        );
     }
 }
