@@ -216,7 +216,7 @@ impl Wiring {
     ) -> anyhow::Result<(ServingThreads, JoinSet<()>)> {
         let certificate_metrics = Arc::new(CertificateMetrics::new(&self.registry)?);
         let reload_metrics = Arc::new(ReloadMetrics::new(&self.registry)?);
-        let (start_listening, starts_listening) = watch::channel(!ports.has_predecessor);
+        let (listens, listening) = watch::channel(!ports.has_predecessor);
         let admin_bound = admin::start(
             admin::AdminInputs {
                 listener: ports.admin,
@@ -240,15 +240,17 @@ impl Wiring {
                 &mut self.control,
             );
         }
-        if ports.has_predecessor {
-            tracing::info!("another proxy is stopping here: this one listens when it is ready");
-            let serving = ports.serving;
-            let taking_over = takeover::run(shared.clone(), serving, admin_bound, start_listening);
-            self.control.spawn(taking_over);
-        }
+        let (relay, serving) = (shared.clone(), ports.serving);
+        self.control.spawn(async move {
+            if ports.has_predecessor {
+                tracing::info!("another proxy is stopping here: this one listens when it is ready");
+                takeover::run(&relay, serving, admin_bound, &listens).await;
+            }
+            takeover::give_way(&relay, serving, listens).await;
+        });
         rotations.start(shared, &certificate_metrics, &mut self.control);
         let metrics = ConnectionMetrics::new(&self.registry)?;
-        let server = server::start(shared, ports.listeners, starts_listening, tls, metrics)
+        let server = server::start(shared, ports.listeners, listening, tls, metrics)
             .context("cannot start a thread")?;
         self.control.spawn(memory::give_back());
         Ok((server, self.control))

@@ -1,17 +1,20 @@
-//! Takes the place of a proxy that is stopping at the same addresses.
+//! When this proxy listens: not before one that is stopping at the same addresses, and not in its apiserver's way.
 //!
-//! Both could accept connections: the kernel spreads them. So this one listens only when it serves everything, or when
-//! the other has stopped listening.
+//! Two proxies could accept connections: the kernel spreads them. So this one listens only when it serves everything, or
+//! when the other has stopped listening.
+//!
+//! Who does not know the proxy may make the apiserver listen at the node's address again, as `kubeadm upgrade` does. It
+//! cannot, and other servers serve. Without any it gets the address: rather no proxy than no apiserver.
 
 use std::io::ErrorKind;
-use std::net::SocketAddr;
-use std::sync::Arc;
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use tokio::net::TcpStream;
 use tokio::sync::watch;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
+use crate::local::process;
 use crate::relay::shared::Shared;
 
 /// Between two looks at whether this proxy is ready.
@@ -20,12 +23,15 @@ const INTERVAL: Duration = Duration::from_millis(50);
 /// Between two connections to see whether the other still listens.
 const LOOK_INTERVAL: Duration = Duration::from_millis(250);
 
+/// Longer than a restart of the apiserver takes.
+const PATIENCE: Duration = Duration::from_secs(60);
+
 /// `serving`: where both serve; `free`: becomes true when the other proxy's admin port is this one's.
 pub(super) async fn run(
-    shared: Arc<Shared>,
+    shared: &Shared,
     serving: SocketAddr,
     mut free: watch::Receiver<bool>,
-    start_listening: watch::Sender<bool>,
+    listens: &watch::Sender<bool>,
 ) {
     let ready = async {
         while !shared.is_ready() {
@@ -38,7 +44,41 @@ pub(super) async fn run(
         // The guard in the result must not be held. An error means that the process is ending.
         () = async { _ = free.wait_for(|free| *free).await.is_ok() } => {}
     }
-    start_listening.send_replace(true);
+    listens.send_replace(true);
+}
+
+/// Stops listening for an apiserver that needs the port, and listens again when it is on loopback. Runs until dropped.
+pub(super) async fn give_way(shared: &Shared, serving: SocketAddr, listens: watch::Sender<bool>) {
+    let address = shared.config.api_server.address;
+    let is_beside = address.ip().is_loopback() && address.port() == serving.port();
+    let mut seen = Instant::now();
+    while is_beside {
+        tokio::time::sleep(LOOK_INTERVAL).await;
+        let listened = *listens.borrow();
+        let may_stay = listened && shared.local.is_ready() || {
+            let snapshot = shared.published.snapshot.load();
+            let has_peers = snapshot.servers.iter().any(|it| it.live);
+            may_listen(&process::listeners(address.port()), address.ip(), has_peers)
+        };
+        if may_stay {
+            seen = Instant::now();
+        }
+        let listening = seen.elapsed() < PATIENCE;
+        if listening != listened {
+            tracing::warn!(
+                listening,
+                "kube-apiserver is not at apiServer.address without another server, or it is back there"
+            );
+            listens.send_replace(listening);
+        }
+    }
+    // Nobody else may end it.
+    std::future::pending().await
+}
+
+/// `there`: where somebody listens at the port.
+fn may_listen(there: &[IpAddr], loopback: IpAddr, has_peers: bool) -> bool {
+    there.contains(&loopback) || has_peers && !there.iter().any(IpAddr::is_unspecified)
 }
 
 /// Resolves when connections are refused. The other's last requests may go on.
@@ -50,6 +90,30 @@ async fn nobody_listens(serving: SocketAddr) {
             Ok(Err(error)) if error.kind() == ErrorKind::ConnectionRefused => return,
             // No answer: it is about to close its port, and drops newcomers.
             _ => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_is_in_nobodys_way_while_the_apiserver_is_on_loopback_or_others_serve() {
+        let [loopback, node, everywhere] =
+            ["127.0.0.1", "10.0.0.11", "::"].map(|ip| ip.parse().unwrap());
+        for (there, has_peers, expected) in [
+            (vec![node, loopback], false, true),
+            (vec![node], false, false),
+            (vec![node], true, true),
+            (vec![everywhere], false, false),
+            (vec![everywhere], true, false),
+        ] {
+            assert_eq!(
+                may_listen(&there, loopback, has_peers),
+                expected,
+                "{there:?}"
+            );
         }
     }
 }

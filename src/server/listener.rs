@@ -53,6 +53,11 @@ pub fn listen(socket: &TcpListener) -> io::Result<()> {
     SockRef::from(socket).listen(BACKLOG)
 }
 
+/// A socket in place of one that was closed. It fails while another process listens there, or everywhere.
+pub fn bind_again(address: SocketAddr) -> io::Result<TcpListener> {
+    listener(address, Presence::Optional)
+}
+
 /// Lets the kernel drop further attempts to connect. Clients repeat them after a second: by then another process may
 /// listen there, or nobody. Connections that have begun are accepted as before.
 ///
@@ -112,6 +117,20 @@ mod tests {
         let address = "[::ffff:127.0.0.1]:0".parse().unwrap();
         let listeners = bind(address, Presence::Required, 1).unwrap();
         assert!(addresses(&listeners)[0].is_ipv4());
+    }
+
+    #[test]
+    fn an_address_that_was_given_up_is_had_again_when_nobody_else_listens_there() {
+        let mut mine = bind("127.0.0.1:0".parse().unwrap(), Presence::Required, 1).unwrap();
+        listen(&mine[0]).unwrap();
+        let address = mine[0].local_addr().unwrap();
+        let everywhere = SocketAddr::new([0; 4].into(), address.port());
+        TcpListener::bind(everywhere).unwrap_err();
+        mine.clear();
+        let other = TcpListener::bind(everywhere).unwrap();
+        bind_again(address).unwrap_err();
+        drop(other);
+        listen(&bind_again(address).unwrap()).unwrap();
     }
 
     #[tokio::test]

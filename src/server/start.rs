@@ -11,7 +11,7 @@ use tokio::sync::{Mutex, watch};
 use tokio::time::Instant;
 
 use super::accept::{ConnectionAcceptor, LAST_HANDSHAKES};
-use super::listener::listen;
+use super::listener::{bind_again, listen};
 use super::metrics::ConnectionMetrics;
 use crate::net::files;
 use crate::relay::service::RelayService;
@@ -55,12 +55,12 @@ impl ServingThreads {
     }
 }
 
-/// Starts the serving threads. `listeners`: for each thread one of each address; `start_listening`: becomes true when
-/// connections are to be accepted.
+/// Starts the serving threads. `listeners`: for each thread one of each address; `listens`: whether connections are to be
+/// accepted.
 pub fn start(
     shared: &Arc<Shared>,
     listeners: Vec<Vec<TcpListener>>,
-    start_listening: watch::Receiver<bool>,
+    listens: watch::Receiver<bool>,
     tls: Arc<ArcSwap<ServingTls>>,
     metrics: ConnectionMetrics,
 ) -> io::Result<ServingThreads> {
@@ -75,7 +75,7 @@ pub fn start(
             max_clients: files::for_clients(),
             handshake_lock: Mutex::default(),
         });
-        let accepting = accept(acceptor, listeners, start_listening.clone());
+        let accepting = accept(acceptor, listeners, listens.clone());
         let mut cut = cuts.clone();
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
@@ -96,18 +96,41 @@ pub fn start(
     })
 }
 
-/// Accepts on all listeners of a thread, once `start` is true.
+/// Accepts on all listeners of a thread.
 async fn accept(
     acceptor: Arc<ConnectionAcceptor>,
     listeners: Vec<TcpListener>,
-    mut start: watch::Receiver<bool>,
+    listens: watch::Receiver<bool>,
 ) {
-    becomes_true(&mut start).await;
     for listener in listeners {
-        let listening = listen(&listener).and_then(|()| listener.try_into());
+        tokio::spawn(accept_at(acceptor.clone(), listener, listens.clone()));
+    }
+}
+
+/// Accepts whenever it is to listen.
+async fn accept_at(
+    acceptor: Arc<ConnectionAcceptor>,
+    listener: TcpListener,
+    mut listens: watch::Receiver<bool>,
+) {
+    let address = listener.local_addr();
+    let mut bound = Some(listener);
+    while let Ok(address) = address {
+        becomes_true(&mut listens).await;
+        let listener = bound.take().map_or_else(|| bind_again(address), Ok);
+        let listening = listener.and_then(|listener| {
+            listen(&listener)?;
+            listener.try_into()
+        });
         match listening {
-            Ok(listener) => drop(tokio::spawn(acceptor.clone().run(listener))),
-            Err(error) => tracing::error!(%error, "listener cannot be used"),
+            Ok(listener) => tokio::select! {
+                () = acceptor.clone().run(listener) => return,
+                () = becomes_false(&mut listens) => {}
+            },
+            Err(error) => {
+                tracing::error!(%error, %address, "cannot listen");
+                tokio::time::sleep(INTERVAL * 50).await;
+            }
         }
     }
 }
@@ -116,4 +139,11 @@ async fn accept(
 async fn becomes_true(watched: &mut watch::Receiver<bool>) {
     // The guard in the result must not be held.
     let _ = watched.wait_for(|value| *value).await.is_ok();
+}
+
+async fn becomes_false(watched: &mut watch::Receiver<bool>) {
+    let is_gone = watched.wait_for(|value| !*value).await.is_err();
+    if is_gone {
+        std::future::pending().await
+    }
 }
