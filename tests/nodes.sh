@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# Real control plane nodes on one machine: network namespaces with a containerd and a kubelet 1.20.2 each, static pods as
-# kubeadm 1.20.2 writes them, etcd among them, a load balancer before them, and a virtual IP that moves as keepalived does it.
-# On these `install kubeadm` and `uninstall kubeadm` are run, while clients ask.
+# Real control plane nodes on one machine: network namespaces with a containerd and a kubelet each, static pods as kubeadm writes
+# them, etcd among them, a load balancer before them, and a virtual IP that moves as keepalived does it. Everything of
+# Kubernetes is 1.20.2. On these `install kubeadm` and `uninstall kubeadm` are run, while clients ask.
 #
 #   tests/nodes.sh [OPTION...] STEP...
 #   tests/nodes.sh [OPTION...] all         every step in the order below, `down` in any case
 #
 #   --nodes N            1 or 3, default 3; counts for the step `up`
-#   --layout LAYOUT      what the step `in` asks `install` for: own-pod (default), or sidecar
+#   --layout LAYOUT      what the step `in` asks `install` for: own-pod (default), sidecar or native-sidecar
 #
 #   build      programs and images; minutes on two cores for the first time
 #   up         nodes, without a proxy
@@ -31,6 +31,10 @@
 # PROGRAM names the proxy to install, by default the one that cargo builds for tests; NEXT that of the newer image, by default
 # the same.
 #
+# KUBERNETES names the directory of another version's kube-apiserver, kube-controller-manager, kubelet, kubeadm, kubectl and, if
+# there is one, kube-scheduler; CONTAINERD that of another containerd with its shim and ctr; ETCD another etcd. Give the same
+# ones to all steps.
+#
 # Needs root, Debian 12, and control groups (version 1) that can be written to. The nodes' addresses, 10.0.0.0/24, are in
 # namespaces of their own: the machine itself has none of them, and nothing gets out. State is in
 # ${TMPDIR:-/tmp}/kube-interop-proxy-nodes.
@@ -42,10 +46,11 @@ set -Eeuo pipefail
 here=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd)
 top=$(dirname -- "$here")
 state=${TMPDIR:-/tmp}/kube-interop-proxy-nodes
-programs=${XDG_CACHE_HOME:-${HOME:?}/.cache}/kube-interop-proxy/kubernetes-1.20.2
+built=${XDG_CACHE_HOME:-${HOME:?}/.cache}/kube-interop-proxy/kubernetes-1.20.2
+programs=${KUBERNETES:-$built}
 target=${CARGO_TARGET_DIR:-$top/target}
 program=${PROGRAM:-$target/debug/kube-interop-proxy}
-export PATH=$programs:$PATH
+export PATH=$programs:${CONTAINERD:+$CONTAINERD:}$PATH
 readonly balancer=10.0.0.100 vip=10.0.0.99 prefix=kip-
 
 say() { printf 'nodes [%4d s]: %s\n' "$SECONDS" "$*"; }
@@ -92,6 +97,14 @@ remember() { # FILE PID
     printf '%s %s\n' "$2" "$(started_at "$2")" >"$1"
 }
 
+# ---- versions -------------------------------------------------------------------------------------------------------
+
+etcd=${ETCD:-$(command -v etcd || true)}
+etcd_tag() { "$etcd" --version | awk 'NR == 1 { print $3 "-0" }'; }
+version() { kubeadm version --output short; }
+minor() { version | cut -d. -f2; }
+since() { [ "$(minor)" -ge "$1" ]; }
+
 # ---- build ----------------------------------------------------------------------------------------------------------
 
 image() { # NAME FILE=PATH…
@@ -100,18 +113,21 @@ image() { # NAME FILE=PATH…
 
 step_build() {
     "$here/install.sh" --nodes
-    nice -n 10 "$here/build-kubernetes.sh" kube-apiserver kube-controller-manager kube-scheduler kubelet kubeadm kubectl
+    [ "$programs" != "$built" ] ||
+        nice -n 10 "$here/build-kubernetes.sh" kube-apiserver kube-controller-manager kube-scheduler kubelet kubeadm kubectl
     [ -n "${PROGRAM:-}" ] || nice -n 10 cargo build --locked --manifest-path "$top/Cargo.toml" --bin kube-interop-proxy
+    rm -rf "$state/images"
     mkdir -p "$state/images"
     cc -static -O2 -o "$state/pause" "$here/nodes/pause.c"
     cc -static -O2 -o "$state/talk" "$here/nodes/talk.c"
     say 'images'
     image local.test/pause:3.2 "$state/pause=/pause"
     image local.test/talk:1 "$state/talk=/talk"
-    image local.test/etcd:3.4.13-0 "$(command -v etcd)=/usr/local/bin/etcd"
+    image "local.test/etcd:$(etcd_tag)" "$etcd=/usr/local/bin/etcd"
     local name
     for name in kube-apiserver kube-controller-manager kube-scheduler; do
-        image "local.test/$name:v1.20.2" "$programs/$name=/usr/local/bin/$name"
+        # Without a scheduler kubelet waits for its image, and nobody asks for it.
+        [ ! -x "$programs/$name" ] || image "local.test/$name:$(version)" "$programs/$name=/usr/local/bin/$name"
     done
     python3 "$here/nodes/image.py" "$state/proxy.tar" kube-interop-proxy:0.1.0 "$program=/usr/local/bin/kube-interop-proxy"
     python3 "$here/nodes/image.py" "$state/next.tar" kube-interop-proxy:next "${NEXT:-$program}=/usr/local/bin/kube-interop-proxy"
@@ -119,58 +135,58 @@ step_build() {
 
 # ---- up -------------------------------------------------------------------------------------------------------------
 
-# NODE FLAGS: kubeadm's configuration; FLAGS are lines below apiServer.extraArgs.
+# NAME=VALUE…: kubeadm's extraArgs.
+extra() {
+    local flag
+    for flag; do
+        if since 31; then
+            printf '      - {name: %s, value: "%s"}\n' "${flag%%=*}" "${flag#*=}"
+        else
+            printf '      %s: "%s"\n' "${flag%%=*}" "${flag#*=}"
+        fi
+    done
+}
+
+# NODE NAME=VALUE…: kubeadm's configuration, with further flags of kube-apiserver.
 configuration() {
-    local node=$1 flags=${2:-} members='' other
+    local node=$1 members='' other api=v1beta2
+    shift
+    ! since 22 || api=v1beta3
+    ! since 31 || api=v1beta4
     for other in $(names); do members+=,$other=https://$(address "$other"):2380; done
+    # A cluster of three that is new, and not one that is joined by one member after the other.
+    members=(initial-cluster="${members#,}")
+    # As later versions of kubeadm do by themselves: last bookmarks need it.
+    since 31 || members+=(experimental-watch-progress-notify-interval=5s)
     cat <<EOF
-apiVersion: kubeadm.k8s.io/v1beta2
+apiVersion: kubeadm.k8s.io/$api
 kind: InitConfiguration
 localAPIEndpoint: {advertiseAddress: $(address "$node"), bindPort: 6443}
-nodeRegistration: {name: $node, criSocket: /run/containerd/containerd.sock}
+nodeRegistration: {name: $node, criSocket: "unix:///run/containerd/containerd.sock"}
 ---
-apiVersion: kubeadm.k8s.io/v1beta2
+apiVersion: kubeadm.k8s.io/$api
 kind: ClusterConfiguration
-kubernetesVersion: v1.20.2
+kubernetesVersion: $(version)
 imageRepository: local.test
 controlPlaneEndpoint: $balancer:6443
 apiServer:
   certSANs: [$vip]
   extraArgs:
-    v: "2"
-$flags
+$(extra v=2 "$@")
 controllerManager:
-  extraArgs: {flex-volume-plugin-dir: /var/lib/kubelet/volumeplugins}
+  extraArgs:
+$(extra flex-volume-plugin-dir=/var/lib/kubelet/volumeplugins)
 etcd:
   local:
+    imageTag: $(etcd_tag)
     dataDir: /var/lib/etcd
     extraArgs:
-      # A cluster of three that is new, and not one that is joined by one member after the other.
-      initial-cluster: "${members#,}"
-      # As later versions of kubeadm do by themselves: last bookmarks need it.
-      experimental-watch-progress-notify-interval: 5s
+$(extra "${members[@]}")
 EOF
 }
 
-start_node() { # NODE
-    local node=$1 dir=$state/$1 holder
-    mkdir -p "$dir"
-    address "$node" >"$dir/address"
-    cat >"$dir/containerd.toml" <<EOF
-version = 2
-disabled_plugins = ["io.containerd.snapshotter.v1.btrfs", "io.containerd.snapshotter.v1.zfs", "io.containerd.snapshotter.v1.devmapper"]
-[plugins."io.containerd.grpc.v1.cri"]
-  # Without CAP_SYS_RESOURCE no process may get a better score than its parent.
-  restrict_oom_score_adj = true
-  sandbox_image = "local.test/pause:3.2"
-  # Never asked: all pods are on the host's network. Without a file kubelet's node is not ready.
-  cni.conf_dir = "$dir/cni"
-  [plugins."io.containerd.grpc.v1.cri".containerd]
-    snapshotter = "native"
-EOF
-    mkdir -p "$dir/cni"
-    echo '{"cniVersion": "0.3.1", "name": "none", "plugins": [{"type": "loopback"}]}' >"$dir/cni/none.conflist"
-    cat >"$dir/kubelet.yaml" <<EOF
+kubelet_configuration() {
+    cat <<EOF
 apiVersion: kubelet.config.k8s.io/v1beta1
 kind: KubeletConfiguration
 staticPodPath: /etc/kubernetes/manifests
@@ -184,9 +200,43 @@ makeIPTablesUtilChains: false
 volumePluginDir: /var/lib/kubelet/volumeplugins
 evictionHard: {imagefs.available: 0%, nodefs.available: 0%, nodefs.inodesFree: 0%, memory.available: 100Mi}
 imageGCHighThresholdPercent: 100
-# Without it a kubelet that does not know its disk yet refuses etcd's pod, for good.
-featureGates: {LocalStorageCapacityIsolation: false}
 EOF
+    # A kubelet that does not know its disk yet would refuse etcd's pod, for good.
+    if since 27; then
+        echo 'localStorageCapacityIsolation: false'
+        echo 'containerRuntimeEndpoint: unix:///run/containerd/containerd.sock'
+        ! since 35 || echo 'failCgroupV1: false'
+    else
+        echo 'featureGates: {LocalStorageCapacityIsolation: false}'
+    fi
+}
+
+start_node() { # NODE
+    local node=$1 dir=$state/$1 holder runtime=()
+    mkdir -p "$dir"
+    address "$node" >"$dir/address"
+    cat >"$dir/containerd.toml" <<EOF
+version = 2
+disabled_plugins = ["io.containerd.snapshotter.v1.btrfs", "io.containerd.snapshotter.v1.zfs", "io.containerd.snapshotter.v1.devmapper"]
+[plugins."io.containerd.grpc.v1.cri"]
+  # Without CAP_SYS_RESOURCE no process may get a better score than its parent.
+  restrict_oom_score_adj = true
+  sandbox_image = "local.test/pause:3.2"
+  # Never asked: all pods are on the host's network. Without a file kubelet's node is not ready.
+  cni.conf_dir = "$dir/cni"
+  [plugins."io.containerd.grpc.v1.cri".containerd]
+    snapshotter = "native"
+# From version 2 on: the same, and for ctr's imports.
+[plugins."io.containerd.cri.v1.images"]
+  snapshotter = "native"
+[[plugins."io.containerd.transfer.v1.local".unpack_config]]
+  platform = "linux/amd64"
+  snapshotter = "native"
+EOF
+    mkdir -p "$dir/cni"
+    echo '{"cniVersion": "0.3.1", "name": "none", "plugins": [{"type": "loopback"}]}' >"$dir/cni/none.conflist"
+    kubelet_configuration >"$dir/kubelet.yaml"
+    since 27 || runtime=(--container-runtime remote --container-runtime-endpoint unix:///run/containerd/containerd.sock)
     ip netns add "$prefix$node"
     ip -n "${prefix}net" link add "$node" type veth peer name eth0 netns "$prefix$node"
     ip -n "${prefix}net" link set "$node" master nodes up
@@ -194,7 +244,7 @@ EOF
     ip -n "$prefix$node" link set eth0 up
     ip -n "$prefix$node" route add default via $balancer
     PATH=$PATH setsid nsenter --net="/run/netns/$prefix$node" unshare --mount --uts --ipc --pid --fork --kill-child --mount-proc \
-        "$here/nodes/node.sh" "$dir" "$node" >"$dir/node.log" 2>&1 </dev/null &
+        "$here/nodes/node.sh" "$dir" "$node" "${runtime[@]}" >"$dir/node.log" 2>&1 </dev/null &
     holder=$!
     remember "$dir/holder" "$holder"
     until_done 20 "$node" pgrep --parent "$holder"
@@ -217,14 +267,18 @@ kubeadm_init() { # NODE: what kubeadm init does, without the parts that need a r
             cp "$state/$first/root/etc/kubernetes/pki/$file" "$state/$node/root/etc/kubernetes/pki/$file"
         done
     fi
-    local phase
-    for phase in 'certs all' 'kubeconfig admin' 'kubeconfig controller-manager' 'kubeconfig scheduler' 'control-plane all' 'etcd local' 'kubeconfig kubelet'; do
+    local phase phases=('certs all' 'kubeconfig admin')
+    ! since 29 || phases+=('kubeconfig super-admin')
+    for phase in "${phases[@]}" 'kubeconfig controller-manager' 'kubeconfig scheduler' 'control-plane all' 'etcd local' 'kubeconfig kubelet'; do
         # shellcheck disable=SC2086  # two words
         on "$node" kubeadm init phase $phase --config "$state/$node/kubeadm.yaml" >>"$state/$node/kubeadm.log" 2>&1 || {
             tail -n 5 "$state/$node/kubeadm.log" >&2
             die "kubeadm init phase $phase failed on $node"
         }
     done
+    # kubeadm from 1.34 on takes every etcd for 3.6.
+    ! since 34 || [[ $(etcd_tag) != 3.[0-5].* ]] ||
+        sed -i -e '/--feature-gates=/d' -e 's/--watch-progress/--experimental-watch-progress/' "$state/$node/root/etc/kubernetes/manifests/etcd.yaml"
     on "$node" cp "$here/nodes/talk.yaml" /etc/kubernetes/manifests/
     echo "vrrp_instance api { virtual_ipaddress { $vip/24 } }" >"$state/$node/root/etc/keepalived/keepalived.conf"
 }
@@ -238,6 +292,8 @@ global
 defaults
     mode tcp
     timeout connect 2s
+    # On a busy machine an answer takes longer than the pause between two checks.
+    timeout check 5s
     timeout client 1h
     timeout server 1h
 frontend api
@@ -279,6 +335,9 @@ step_up() {
         until_done 300 "$node's apiserver" kubectl_on "$node" get --raw /readyz
         say "$node's apiserver is ready"
     done
+    # As kubeadm init does once the apiserver serves.
+    ! since 29 || until_done 60 'the rights of administrators' on cp-1 kubectl --kubeconfig /etc/kubernetes/super-admin.conf \
+        create clusterrolebinding kubeadm:cluster-admins --clusterrole cluster-admin --group kubeadm:cluster-admins
     for node in $(names); do
         until_done 120 "$node in the cluster" kubectl_on "$node" get node "$node"
         upload "$node"
@@ -299,6 +358,12 @@ step_down() {
         # The kernel ends what is in a node's process namespace with its first process.
         [ ! -e "$holder" ] || until_done 30 "the end of $(dirname "$holder")" gone "$(cat "$(dirname "$holder")/pid" 2>/dev/null)"
     done
+    # What programs said stays, until the next end.
+    [ ! -e "$state/names" ] || rm -rf "$state/logs"
+    for holder in "$state"/cp-*; do
+        [ ! -d "$holder" ] || { mkdir -p "$state/logs/$(basename "$holder")" && mv "$holder"/*.log "$holder"/root/var/log/pods "$state/logs/$(basename "$holder")/"; }
+    done
+    [ ! -e "$state/names" ] || mv "$state"/{haproxy,vip}.log "$state/logs/"
     for netns in $(ip netns list | awk -v p="$prefix" 'index($1, p) == 1 { print $1 }'); do ip netns delete "$netns"; done
     # What containerd and kubelet made in there, deepest first; directories in which somebody is stay.
     for group in /sys/fs/cgroup/*/k8s.io; do

@@ -5,8 +5,8 @@
 
 The first file is written after the first answer 200.
 
-Says how long it was not served (from one answer 200 to the next, less the pause between requests), and each other
-answer's number.
+Says how long it was not served (from one answer 200 to the next, less the pause between requests), how often it was told
+to come back (503 and Retry-After, which client-go does by itself), and each other answer's number.
 """
 import argparse
 import collections
@@ -17,6 +17,9 @@ import urllib.parse
 
 from admin import context
 
+BACK = "told to come back"
+
+
 def ask(server, path, tls):
     """The status, or the name of what went wrong."""
     connection = http.client.HTTPSConnection(server.hostname, server.port, timeout=5, context=tls)
@@ -24,7 +27,7 @@ def ask(server, path, tls):
         connection.request("GET", path)
         answer = connection.getresponse()
         answer.read()
-        return answer.status
+        return BACK if answer.status == 503 and answer.getheader("Retry-After") else answer.status
     except OSError as problem:
         return type(problem).__name__
     except http.client.HTTPException as problem:
@@ -54,7 +57,7 @@ def main():
         number += 1
         answer = ask(given.server, path, tls)
         now = time.monotonic()
-        told[answer if len(given.paths) == 1 or answer == 200 else f"{answer} {path}"] += 1
+        told[answer if len(given.paths) == 1 or answer in (200, BACK) else f"{answer} {path}"] += 1
         if answer == 200:
             if failing:
                 away += now - served - given.every
@@ -67,8 +70,9 @@ def main():
             failing = True
         next_at = max(next_at + given.every, now)
         time.sleep(max(0.0, next_at - now))
+    back = told.pop(BACK, 0)
     others = ", ".join(f"{number} times {answer}" for answer, number in sorted(told.items(), key=str) if answer != 200)
-    print(f"{told[200]} served, not served for {away:.1f} s, longest {longest:.1f} s; others: {others or 'none'}")
+    print(f"{told[200]} served, not served for {away:.1f} s, longest {longest:.1f} s, {back} times told to come back; others: {others or 'none'}")
 
 
 main()

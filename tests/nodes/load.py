@@ -4,8 +4,8 @@
     load.py --server URL --rate N --clients N --started FILE --stop FILE PATH...
 
 Each client asks for one path after the other. A request on a connection that was used before, which ends without a byte of
-an answer, is sent once more on a new one, as Go's and most other clients do; these are counted too. Every other answer
-than 200 is a failure.
+an answer, is sent once more on a new one, as Go's and most other clients do; what is told to come back (503 and Retry-After)
+comes back, up to ten times, as client-go does. Both are counted. Every other answer than 200 is a failure.
 """
 import argparse
 import collections
@@ -25,7 +25,7 @@ class Client(threading.Thread):
     def __init__(self, given, tls, number):
         super().__init__()
         self.given, self.tls, self.number = given, tls, number
-        self.connection, self.used = None, False
+        self.connection, self.used, self.pause = None, False, 0
         self.told, self.slowest = collections.Counter(), 0.0
 
     def once(self, path):
@@ -47,7 +47,20 @@ class Client(threading.Thread):
         if answer.will_close:
             self.connection.close()
             self.connection = None
+        self.pause = int(answer.getheader("Retry-After", 0)) if answer.status == 503 else 0
         return answer.status
+
+    def ask(self, path):
+        for _ in range(10):
+            status = self.once(path)
+            if status is None:
+                self.told["repeated"] += 1
+                status = self.once(path)
+            if status != 503 or not self.pause:
+                break
+            self.told["told to come back"] += 1
+            time.sleep(self.pause)
+        return status
 
     def run(self):
         pause = self.given.clients / self.given.rate
@@ -59,10 +72,7 @@ class Client(threading.Thread):
             next_at = max(next_at + pause, begin)
             path = self.given.paths[count % len(self.given.paths)]
             count += 1
-            status = self.once(path)
-            if status is None:
-                self.told["repeated"] += 1
-                status = self.once(path)
+            status = self.ask(path)
             self.slowest = max(self.slowest, time.monotonic() - begin)
             self.told[status if status == 200 else f"{status} {path}"] += 1
             if status == 200 and self.told[200] == 1:
@@ -101,10 +111,10 @@ def main():
         more, slow = results.get()
         told.update(more)
         slowest = max(slowest, slow)
-    served, repeated = told.pop(200, 0), told.pop("repeated", 0)
+    served, repeated, back = (told.pop(key, 0) for key in (200, "repeated", "told to come back"))
     others = ", ".join(f"{number} times {answer}" for answer, number in sorted(told.items(), key=str))
     rate = served / (time.monotonic() - begin)
-    print(f"{served} served, {rate:.0f}/s, slowest {slowest:.1f} s, {repeated} repeated; others: {others or 'none'}")
+    print(f"{served} served, {rate:.0f}/s, slowest {slowest:.1f} s, {repeated} repeated, {back} told to come back; others: {others or 'none'}")
 
 
 main()

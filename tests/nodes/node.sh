@@ -2,9 +2,10 @@
 # The first process of a node's namespaces: containerd and kubelet, each started again when it ends, as systemd would.
 # With its end the kernel ends everything in the node.
 #
-#   node.sh DIRECTORY NAME         called by tests/nodes.sh
+#   node.sh DIRECTORY NAME FLAG...         called by tests/nodes.sh; further flags of kubelet
 set -eu
 dir=$1 name=$2
+shift 2
 hostname "$name"
 
 # What the node writes is its own.
@@ -31,7 +32,6 @@ until ctr --address /run/containerd/containerd.sock version >/dev/null 2>&1; do 
 # kubelet waits for what kubeadm writes.
 until [ -e /etc/kubernetes/kubelet.conf ]; do sleep 0.2; done
 keep kubelet --config "$dir/kubelet.yaml" --kubeconfig /etc/kubernetes/kubelet.conf --root-dir /var/lib/kubelet \
-    --container-runtime remote --container-runtime-endpoint unix:///run/containerd/containerd.sock \
-    --hostname-override "$name" --node-ip "$(cat "$dir/address")" --v 2 &
+    "$@" --hostname-override "$name" --node-ip "$(cat "$dir/address")" --v 2 &
 # Reaps what containerd leaves behind, too.
 while :; do wait -n || sleep 0.1; done

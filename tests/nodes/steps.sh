@@ -72,8 +72,9 @@ end_clients() {
 readonly asked='/api/v1/namespaces/default /api/v1/nodes/cp-1 /api/v1/namespaces/kube-system/endpoints /apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases'
 readonly informed='/api/v1/pods /api/v1/nodes /api/v1/endpoints /api/v1/configmaps /api/v1/events /api/v1/namespaces /api/v1/secrets /apis/coordination.k8s.io/v1/leases'
 readonly connections=32
-# What the other flags of `upgrade` bring: a group version that is not served without them.
-readonly new_path=/apis/batch/v2alpha1/namespaces/default/cronjobs new_flag='    runtime-config: batch/v2alpha1=true'
+# What the other flags of `upgrade` bring: a group version that is not served without them, in 1.20 and from 1.31 on.
+new_path=/apis/batch/v2alpha1/namespaces/default/cronjobs new_flag=runtime-config=batch/v2alpha1=true
+newer() { ! since 31 || new_path=/apis/networking.k8s.io/v1beta1/servicecidrs new_flag=runtime-config=networking.k8s.io/v1beta1=true; }
 
 # COMMAND…: while clients ask, who are to notice nothing of it. Afterwards says what they saw.
 under_load() {
@@ -256,6 +257,7 @@ is_plain() { ! is_changed "$1"; }
 step_upgrade() { under_load each_upgrade; }
 each_upgrade() {
     local node
+    newer
     configuration cp-1 "$new_flag" >"$state/cp-1/kubeadm.yaml"
     upload cp-1
     for node in $(names); do
@@ -278,7 +280,8 @@ step_forgotten() { under_load forget_install; }
 forget_install() {
     local node said=succeeds
     node=$(last)
-    configuration cp-1 "$new_flag"$'\n    event-ttl: 2h' >"$state/cp-1/kubeadm.yaml"
+    newer
+    configuration cp-1 "$new_flag" event-ttl=2h >"$state/cp-1/kubeadm.yaml"
     upload cp-1
     watch_loopback "$node" >"$state/loopback.txt" &
     clients+=($!)
