@@ -50,9 +50,12 @@ pub(super) async fn run(
 /// Stops listening for an apiserver that needs the port, and listens again when it is on loopback. Runs until dropped.
 pub(super) async fn give_way(shared: &Shared, serving: SocketAddr, listens: watch::Sender<bool>) {
     let address = shared.config.api_server.address;
-    let is_beside = address.ip().is_loopback() && address.port() == serving.port();
+    if !address.ip().is_loopback() || address.port() != serving.port() {
+        // Nobody else may end it.
+        return std::future::pending().await;
+    }
     let mut seen = Instant::now();
-    while is_beside {
+    loop {
         tokio::time::sleep(LOOK_INTERVAL).await;
         let listened = *listens.borrow();
         let may_stay = listened && shared.local.is_ready() || {
@@ -72,8 +75,6 @@ pub(super) async fn give_way(shared: &Shared, serving: SocketAddr, listens: watc
             listens.send_replace(listening);
         }
     }
-    // Nobody else may end it.
-    std::future::pending().await
 }
 
 /// `there`: where somebody listens at the port.
