@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use crate::routing::real_apiservers::{LONGER, options, without_autoscaling};
 use testkit::client::Client;
 use testkit::cluster::{Ground, HPAS, HPAS_IN_DEFAULT, LONG, lists};
-use testkit::kube::KubeApiServer;
+use testkit::kube::{self, KubeApiServer, Need};
 use testkit::proxy::{Proxy, Until};
 use testkit::wait::eventually;
 
@@ -103,6 +103,9 @@ async fn existing(admin: &Client) -> BTreeMap<usize, usize> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_and_its_proxy_die_under_load_and_clients_do_not_notice() {
+    if kube::lacks(&[Need::Reads("horizontalpodautoscalers")]) {
+        return;
+    }
     let ground = Ground::new().await;
     let start = |options| KubeApiServer::start(options, &ground.pki);
     let mut b = start(options(&ground, "cp-b")).await;

@@ -31,6 +31,10 @@ const GATES_SINCE: [(&str, u32); 3] = [
     ("UnknownVersionInteroperabilityProxy", 28),
 ];
 
+/// What apiservers store, from the first 1.x on, in a version that those before the second cannot read.
+const STORED_ANEW: [(&str, u32, u32); 2] =
+    [("cronjobs", 25, 21), ("horizontalpodautoscalers", 25, 23)];
+
 pub(super) fn all_versions(group: &str) -> impl Iterator<Item = &'static str> {
     let versions = VERSIONS.iter().filter(move |(name, _)| *name == group);
     versions.flat_map(|(_, versions)| versions.iter().copied())
@@ -47,6 +51,8 @@ pub enum Need {
     On(&'static str),
     /// A group version.
     Serves(&'static str),
+    /// Reads what the others store of this resource.
+    Reads(&'static str),
     /// A version of Kubernetes before 1.x.
     Before(u32),
     /// 1.x or later.
@@ -61,6 +67,7 @@ impl fmt::Display for Need {
             Self::Flag(name) => write!(formatter, "--{name}"),
             Self::Gate(name) | Self::On(name) => write!(formatter, "the feature gate {name}"),
             Self::Serves(group_version) => write!(formatter, "{group_version}"),
+            Self::Reads(resource) => write!(formatter, "what newer ones store of {resource}"),
             Self::Before(minor) => write!(formatter, "what was removed or changed in 1.{minor}"),
             Self::Since(minor) => write!(formatter, "what came with 1.{minor}"),
             Self::GoBefore(minor) => write!(formatter, "what Go did before 1.{minor}"),
@@ -136,8 +143,23 @@ impl Abilities {
         format!("1.{}", self.minor)
     }
 
+    /// Beside these others.
+    pub fn meets_beside<'a>(&self, need: Need, mut others: impl Iterator<Item = &'a Self>) -> bool {
+        match need {
+            Need::Reads(resource) => others.all(|other| self.reads(resource, other)),
+            need => self.meets(need),
+        }
+    }
+
+    fn reads(&self, resource: &str, other: &Self) -> bool {
+        let mut anew = STORED_ANEW.iter().filter(|(name, ..)| *name == resource);
+        anew.all(|&(_, stored, read)| other.minor < stored || self.minor >= read)
+    }
+
+    /// Alone.
     pub fn meets(&self, need: Need) -> bool {
         match need {
+            Need::Reads(_) => true,
             Need::Flag(name) => self.has_flag(name),
             Need::Gate(name) => self.gates.contains_key(name),
             Need::On(name) => self.gates.get(name) == Some(&true),

@@ -128,7 +128,9 @@ fn look_at(path: PathBuf) -> Binary {
 pub fn lacks(needs: &[Need]) -> bool {
     let all = all();
     let lacking = all.iter().find_map(|binary| {
-        let need = needs.iter().find(|need| !binary.abilities.meets(**need))?;
+        let others = || all.iter().map(Binary::abilities);
+        let meets = |need: &&Need| binary.abilities.meets_beside(**need, others());
+        let need = needs.iter().find(|need| !meets(need))?;
         Some((binary, need))
     });
     let Some((binary, need)) = lacking else {

@@ -99,6 +99,17 @@ fn a_need_is_met_by_some_versions() {
 }
 
 #[test]
+fn an_older_version_cannot_read_all_that_a_newer_one_beside_it_stores() {
+    let hpas = Need::Reads("horizontalpodautoscalers");
+    let both = [old(), new()];
+    assert!(!old().meets_beside(hpas, both.iter()));
+    assert!(new().meets_beside(hpas, both.iter()));
+    assert!(old().meets_beside(hpas, both[..1].iter()));
+    assert!(old().meets_beside(Need::Reads("configmaps"), both.iter()));
+    assert!(!old().meets_beside(Need::Since(36), both.iter()));
+}
+
+#[test]
 fn flags_are_given_as_each_version_knows_them() {
     let wanted = Wanted {
         flags: strings(["--advertise-address=127.0.0.1"]),
