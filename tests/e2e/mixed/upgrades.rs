@@ -256,7 +256,7 @@ impl World {
     }
 
     /// As an upgrade of the node does it: no stream ends.
-    async fn to_new(&mut self) {
+    async fn upgrade(&mut self) {
         let ended = self.ended().await;
         self.replace(self.upgrade.new, &self.upgrade.new_version())
             .await;
@@ -264,7 +264,7 @@ impl World {
     }
 
     /// Watches end cleanly: no older version goes on with those of a newer one.
-    async fn to_old(&mut self) {
+    async fn downgrade(&mut self) {
         self.replace(Some(self.upgrade.old), &self.upgrade.old_version())
             .await;
     }
@@ -398,7 +398,7 @@ async fn nothing_is_lost(mut world: World) {
         .await;
     }
 
-    world.to_new().await;
+    world.upgrade().await;
     let of_new = world.upgrade.only_new.map(|path| world.read(path));
     // What goes to the old server loses the field there: that is what the policies are for.
     assert_eq!(world.lost_fields("any").await, [1]);
@@ -409,9 +409,9 @@ async fn nothing_is_lost(mut world: World) {
     if let Some(reads) = of_new {
         reads.stop().await;
     }
-    world.to_old().await;
+    world.downgrade().await;
     world.prefer("Newest").await;
-    world.to_new().await;
+    world.upgrade().await;
     assert!(world.lost_fields("newest-again").await.is_empty());
 
     let written = writes.stop().await;
