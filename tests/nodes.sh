@@ -303,15 +303,26 @@ backend nodes
     option httpchk GET /readyz
     option redispatch 1
     retries 3
-    default-server check check-ssl verify none inter 1s fall 2 rise 2
+    default-server check check-ssl verify none inter 2s fall 2 rise 2
 EOF
         for node in $(names); do echo "    server $node $(address "$node"):6443"; done
     } >"$state/haproxy.cfg"
-    setsid ip netns exec "${prefix}net" haproxy -db -f "$state/haproxy.cfg" >"$state/haproxy.log" 2>&1 </dev/null &
+    # It stands for another machine, which is not busy with the nodes.
+    setsid nice -n -10 ip netns exec "${prefix}net" haproxy -db -f "$state/haproxy.cfg" >"$state/haproxy.log" 2>&1 </dev/null &
     remember "$state/haproxy.pid" $!
     # shellcheck disable=SC2046  # a name each
     setsid "$here/nodes/vip.sh" $prefix $vip $(names) >"$state/vip.log" 2>&1 </dev/null &
     remember "$state/vip.pid" $!
+}
+
+grant() { # what kubeadm init grants once the apiserver serves
+    local create='kubectl --kubeconfig /etc/kubernetes/super-admin.conf create clusterrolebinding'
+    # shellcheck disable=SC2086  # words
+    until_done 60 'the rights of administrators' on cp-1 $create kubeadm:cluster-admins \
+        --clusterrole cluster-admin --group kubeadm:cluster-admins
+    # shellcheck disable=SC2086
+    until_done 60 'the rights of apiservers' on cp-1 $create kubeadm:apiserver-kubelet-client \
+        --clusterrole system:kubelet-api-admin --user kube-apiserver-kubelet-client
 }
 
 step_up() {
@@ -326,6 +337,9 @@ step_up() {
     ip -n "${prefix}net" address add $balancer/24 dev nodes
     ip -n "${prefix}net" link set nodes up
     start_balancer
+    # All pods of all nodes are in this group: by default they would have as much as one process beside it.
+    mkdir -p /sys/fs/cgroup/cpu/k8s.io
+    echo 16384 >/sys/fs/cgroup/cpu/k8s.io/cpu.shares
     for node in $(names); do
         say "$node"
         start_node "$node"
@@ -335,9 +349,7 @@ step_up() {
         until_done 300 "$node's apiserver" kubectl_on "$node" get --raw /readyz
         say "$node's apiserver is ready"
     done
-    # As kubeadm init does once the apiserver serves.
-    ! since 29 || until_done 60 'the rights of administrators' on cp-1 kubectl --kubeconfig /etc/kubernetes/super-admin.conf \
-        create clusterrolebinding kubeadm:cluster-admins --clusterrole cluster-admin --group kubeadm:cluster-admins
+    ! since 29 || grant
     for node in $(names); do
         until_done 120 "$node in the cluster" kubectl_on "$node" get node "$node"
         upload "$node"

@@ -104,8 +104,12 @@ class Informer(threading.Thread):
         until = time.monotonic() + PATIENCE
         while True:
             missing = [key for key, version in wanted.items() if self.objects.get(key, 0) < version]
-            if not missing or time.monotonic() > until:
-                return len(missing)
+            if not missing:
+                return 0
+            if time.monotonic() > until:
+                # What was deleted since is nowhere any more.
+                still, _ = self.list()
+                return sum(key in still for key in missing)
             time.sleep(0.1)
 
 

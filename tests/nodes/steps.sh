@@ -249,7 +249,8 @@ upgrade_and_keep() { # NODE
     kubeadm=$!
     until_done 120 "kubeadm's manifest" is_plain "$1"
     timed "$1: install after kubeadm's manifest" install_on "$1"
-    replaced "$1" "$before" || die "install did not wait for the new apiserver on $1"
+    # The one from before may still wait for its connections, with its port closed.
+    of_container "$1" kube-apiserver | grep -qvxF "$before" || die "install did not wait for the new apiserver on $1"
     wait $kubeadm || die "kubeadm failed on $1: $(tail -n 3 "$state/$1/kubeadm.log")"
 }
 is_plain() { ! is_changed "$1"; }
