@@ -181,6 +181,7 @@ impl Wiring {
         let servers = ApiServers::new(&config, &given.credentials, given.maker.clone())?;
         let (connector, keys, local) = (&given.connector, &given.keys, &given.local);
         let metrics = Metrics::new(&self.registry)?;
+        let spans = SpanMetrics::new(&self.registry)?;
         let shared = Arc::new(Shared {
             settings: given.settings.clone(),
             own: given.own.clone(),
@@ -195,7 +196,7 @@ impl Wiring {
             watches: watches::start(connector, keys, local, servers, control),
             limits: Limits::new(metrics.unread.clone()),
             metrics,
-            tracer: otlp::start(&config, SpanMetrics::new(&self.registry)?, control)
+            tracer: otlp::start(&config.tracing, config.peer.advertise_address, spans)
                 .context("tracing.endpoint")?,
             shutdown: Shutdown::new(config.shutdown.drain),
             control_panicked: Arc::default(),

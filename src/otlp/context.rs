@@ -1,65 +1,47 @@
-//! `traceparent` of W3C Trace Context. Pure.
+//! `traceparent` of W3C Trace Context, for `relay::observe`. Pure.
+//!
+//! The SDK's propagator allocates for each request that has one, and takes identifiers of any length.
 
-use data_encoding::HEXLOWER;
 use http::header::{HeaderMap, HeaderName, HeaderValue};
+use opentelemetry::trace::{SpanContext, SpanId, TraceFlags, TraceId, TraceState};
 
 pub const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
 
 /// Bytes of version 00. Later versions may append fields.
 const LENGTH: usize = 55;
-const SAMPLED: u8 = 1;
 
-/// What `traceparent` says: the trace, the span that a request belongs to, and whether that span is recorded.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct TraceContext {
-    pub trace_id: [u8; 16],
-    pub span_id: [u8; 8],
-    pub sampled: bool,
-}
-
-impl TraceContext {
-    /// Reads the one header; several, or one that is not valid, count as none.
-    pub fn of(headers: &HeaderMap) -> Option<Self> {
-        let mut values = headers.get_all(TRACEPARENT).iter();
-        let value = values.next()?;
-        match values.next() {
-            None => Self::read(value.as_bytes()),
-            Some(_) => None,
-        }
-    }
-
-    fn read(value: &[u8]) -> Option<Self> {
-        let (fixed, more) = value.split_at_checked(LENGTH)?;
-        let mut parts = fixed.split(|byte| *byte == b'-');
-        let [version] = hex(parts.next()?)?;
-        let trace_id: [u8; 16] = hex(parts.next()?)?;
-        let span_id: [u8; 8] = hex(parts.next()?)?;
-        let [flags] = hex(parts.next()?)?;
-        let ends = match version {
-            0 => more.is_empty(),
-            0xff => false,
-            _ => more.is_empty() || more.starts_with(b"-"),
-        };
-        let valid = ends && trace_id != [0; 16] && span_id != [0; 8];
-        valid.then_some(Self {
-            trace_id,
-            span_id,
-            sampled: flags & SAMPLED != 0,
-        })
-    }
-
-    /// The header for the next server.
-    pub fn header(&self) -> Option<HeaderValue> {
-        let [trace_id, span_id] = [&self.trace_id[..], &self.span_id].map(|id| HEXLOWER.encode(id));
-        let text = format!("00-{trace_id}-{span_id}-{:02}", u8::from(self.sampled));
-        HeaderValue::try_from(text).ok()
+/// The span that a request belongs to. Several headers, or one that is not valid, count as none.
+pub fn parent(headers: &HeaderMap) -> Option<SpanContext> {
+    let mut values = headers.get_all(TRACEPARENT).iter();
+    match (values.next(), values.next()) {
+        (Some(value), None) => read(value.to_str().ok()?),
+        _ => None,
     }
 }
 
-/// Exactly so many bytes in lower case hexadecimal digits.
-fn hex<const N: usize>(text: &[u8]) -> Option<[u8; N]> {
-    let bytes = (text.len() == 2 * N).then(|| HEXLOWER.decode(text))?;
-    bytes.ok()?.try_into().ok()
+fn read(value: &str) -> Option<SpanContext> {
+    let (fixed, more) = value.split_at_checked(LENGTH)?;
+    let has_form = fixed.bytes().enumerate().all(|(at, byte)| match at {
+        2 | 35 | 52 => byte == b'-',
+        _ => matches!(byte, b'0'..=b'9' | b'a'..=b'f'),
+    });
+    let version = fixed.get(..2)?;
+    let ends = more.is_empty() || version != "00" && more.starts_with('-');
+    let flags = u8::from_str_radix(fixed.get(53..)?, 16).ok()?;
+    let context = SpanContext::new(
+        TraceId::from_hex(fixed.get(3..35)?).ok()?,
+        SpanId::from_hex(fixed.get(36..52)?).ok()?,
+        TraceFlags::new(flags) & TraceFlags::SAMPLED,
+        true,
+        TraceState::NONE,
+    );
+    (has_form && ends && version != "ff" && context.is_valid()).then_some(context)
+}
+
+/// The header that lets the next server continue a span.
+pub fn header(span: &SpanContext) -> Option<HeaderValue> {
+    let (trace, id, flags) = (span.trace_id(), span.span_id(), span.trace_flags());
+    HeaderValue::try_from(format!("00-{trace}-{id}-{flags:02x}")).ok()
 }
 
 #[cfg(test)]
@@ -70,20 +52,20 @@ mod tests {
 
     const VALID: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
 
-    fn read(values: &[&str]) -> Option<TraceContext> {
+    fn read_all(values: &[&str]) -> Option<SpanContext> {
         let mut headers = HeaderMap::new();
         for value in values {
             headers.append(TRACEPARENT, HeaderValue::from_str(value).unwrap());
         }
-        TraceContext::of(&headers)
+        parent(&headers)
     }
 
     #[test]
     fn what_is_read_is_written_again() {
         for value in [VALID, &VALID.replace("-01", "-00")] {
-            let context = read(&[value]).unwrap();
-            assert_eq!(context.sampled, value == VALID);
-            assert_eq!(context.header().unwrap(), value);
+            let context = read_all(&[value]).unwrap();
+            assert_eq!(context.is_sampled(), value == VALID);
+            assert_eq!(header(&context).unwrap(), value);
         }
         // Unknown flags are not passed on, and a later version is answered with ours.
         for value in [
@@ -91,7 +73,8 @@ mod tests {
             VALID.replacen("00", "cc", 1),
             VALID.replacen("00", "cc", 1) + "-what-ever",
         ] {
-            assert_eq!(read(&[&value]).unwrap().header().unwrap(), VALID, "{value}");
+            let context = read_all(&[&value]).unwrap();
+            assert_eq!(header(&context).unwrap(), VALID, "{value}");
         }
     }
 
@@ -112,18 +95,19 @@ mod tests {
             &VALID.replace("-01", "-0g"),
             &VALID.replace("9c-b7ad6b7169203331", "9cb-7ad6b7169203331"),
         ] {
-            assert_eq!(read(&[value]), None, "{value}");
+            assert_eq!(read_all(&[value]), None, "{value}");
         }
-        assert_eq!(read(&[VALID, VALID]), None);
-        assert_eq!(read(&[]), None);
+        assert_eq!(read_all(&[VALID, VALID]), None);
+        assert_eq!(read_all(&[]), None);
     }
 
     proptest! {
         #[test]
-        fn any_bytes_are_read_or_not(value in proptest::collection::vec(any::<u8>(), 0..70)) {
-            if let Some(context) = TraceContext::read(&value) {
-                let again = context.header().unwrap();
-                prop_assert_eq!(TraceContext::read(again.as_bytes()), Some(context));
+        fn any_text_is_read_or_not(value in "[ -~]{0,70}|[0-9a-f]{2}-[0-9a-f+]{32}-[0-9a-f+]{16}-[0-9a-f]{2}.{0,2}") {
+            if let Some(context) = read(&value) {
+                let again = header(&context).unwrap();
+                prop_assert_eq!(&value[2..53], &again.to_str().unwrap()[2..53]);
+                prop_assert_eq!(read(again.to_str().unwrap()), Some(context));
             }
         }
     }

@@ -9,20 +9,22 @@
 use std::borrow::Cow;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU16, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Mutex, OnceLock};
 use std::time::Instant;
 
 use http::header::HeaderValue;
 use http::request::Parts;
 use http::{Method, StatusCode};
+use opentelemetry::KeyValue;
+use opentelemetry::trace::{Span as _, Status};
+use opentelemetry_sdk::trace::Span;
 use prometheus::{Histogram, HistogramVec, IntCounter, IntCounterVec, IntGauge, Registry};
 
 use crate::kube::gvr::Gvr;
 use crate::metrics::{labels, metrics};
 use crate::net::lock;
 use crate::otlp::Tracer;
-use crate::otlp::context::{TRACEPARENT, TraceContext};
-use crate::otlp::span::OpenSpan;
+use crate::otlp::context::{self, TRACEPARENT};
 use crate::relay::answer::Refusal;
 use crate::relay::client::unread::UnreadMetrics;
 use crate::relay::outcome::{ExchangeFailure, Outcome};
@@ -119,6 +121,8 @@ impl Metrics {
 
 /// Goes with `traceparent`, and means nothing without it.
 const TRACESTATE: &str = "tracestate";
+/// Characters of a path in a span. Clients choose it, and spans wait in memory.
+const LONGEST_PATH: usize = 512;
 
 /// Buckets of the time to the first byte, in seconds. 1 and 30 are the bounds of Kubernetes' own latency objectives.
 const BUCKETS: [f64; 13] = [
@@ -274,15 +278,16 @@ impl<'a> RequestMeter<'a> {
     /// The request is sent to this server.
     pub fn attempt(&self, server: SocketAddr) {
         if let Some(span) = &self.span {
-            let server = server.to_string();
-            lock(&span.open).event("attempt", "server.address", &server);
+            let server = KeyValue::new("server.address", server.to_string());
+            lock(span).add_event("attempt", vec![server]);
         }
     }
 
     /// That server could not answer.
     pub fn attempt_failed(&self, failure: &ExchangeFailure) {
         if let Some(span) = &self.span {
-            lock(&span.open).event("attempt failed", "reason", failure.name());
+            let reason = KeyValue::new("reason", failure.name());
+            lock(span).add_event("attempt failed", vec![reason]);
         }
     }
 
@@ -298,78 +303,63 @@ impl<'a> RequestMeter<'a> {
 
     /// The request has ended, or is a watch whose answer has begun. Its client may have gone away before the answer began.
     /// `refusal`: why the proxy answered itself. Returns the request's span, if it is sampled: it ends with the answer.
-    pub fn ended(self, refusal: Option<&str>) -> Option<Box<RequestSpan>> {
+    pub fn ended(self, refusal: Option<&'static str>) -> Option<Box<RequestSpan>> {
         let code = Some(self.code.into_inner()).filter(|code| *code > 0);
         if code.is_none() {
             self.metrics.count(self.row, self.class, None);
         }
-        let mut span = self.span?;
-        span.failed = code.is_some_and(|code| code >= 500);
-        let mut open = lock(&span.open);
-        open.text("kube_interop_proxy.decision", decision(self.row));
-        open.text("kube_interop_proxy.verb_class", self.class.name());
-        if let Some(refusal) = refusal {
-            open.text("kube_interop_proxy.refusal", refusal);
-        }
-        if let Some(code) = code {
-            open.number("http.response.status_code", code.into());
+        let span = self.span?;
+        let mut open = lock(&span);
+        open.set_attributes([
+            KeyValue::new("kube_interop_proxy.decision", decision(self.row)),
+            KeyValue::new("kube_interop_proxy.verb_class", self.class.name()),
+        ]);
+        open.set_attributes(refusal.map(|it| KeyValue::new("kube_interop_proxy.refusal", it)));
+        let status = |code| KeyValue::new("http.response.status_code", i64::from(code));
+        open.set_attributes(code.map(status));
+        if code >= Some(500) {
+            open.set_status(Status::error(""));
         }
         drop(open);
         Some(span)
     }
 }
 
-/// The span of a request, and where it goes at its end.
-pub struct RequestSpan {
-    tracer: Arc<Tracer>,
-    /// Never contended: one task serves a request.
-    open: Mutex<OpenSpan>,
-    failed: bool,
-}
+/// The span of a request, which ends when it is dropped. The lock is never contended: one task serves a request.
+pub type RequestSpan = Mutex<Span>;
 
-impl RequestSpan {
-    /// Begins a span if the request is sampled. `trusted`: its `traceparent` decides that. Then `header` tells the next
-    /// server to continue it; otherwise its `traceparent` passes as it came. Boxed: few requests have one.
-    pub fn begin(
-        tracer: &Arc<Tracer>,
-        trusted: bool,
-        header: &mut Parts,
-        path: &str,
-    ) -> Option<Box<Self>> {
-        let parent = TraceContext::of(&header.headers);
-        let method = known(&header.method);
-        let mut span = tracer.sample(parent, trusted, method)?;
-        span.text("http.request.method", method);
-        span.text("url.path", path);
-        if parent.is_none() {
-            header.headers.remove(TRACESTATE);
-        }
-        if let Some(value) = span.context.header() {
-            // Without room for it the request would be refused as too large in any case.
-            let _ = set(&mut header.headers, TRACEPARENT, value);
-        }
-        Some(Box::new(Self {
-            tracer: tracer.clone(),
-            open: Mutex::new(span),
-            failed: false,
-        }))
+/// Begins a span if the request is sampled. `trusted`: its `traceparent` decides that. Then `header` tells the next server
+/// to continue it; otherwise its `traceparent` passes as it came. Boxed: few requests have one.
+pub fn begin_span(
+    tracer: &Tracer,
+    trusted: bool,
+    header: &mut Parts,
+    path: &str,
+) -> Option<Box<RequestSpan>> {
+    let parent = context::parent(&header.headers);
+    let is_root = parent.is_none();
+    let method = known(&header.method);
+    let mut span = tracer.sample(parent, trusted, method)?;
+    let path: String = path.chars().take(LONGEST_PATH).collect();
+    span.set_attribute(KeyValue::new("http.request.method", method));
+    span.set_attribute(KeyValue::new("url.path", path));
+    if is_root {
+        header.headers.remove(TRACESTATE);
     }
-
-    pub fn ended(self) {
-        let span = self.open.into_inner();
-        let span = span.unwrap_or_else(PoisonError::into_inner);
-        self.tracer.ended(span, self.failed);
+    if let Some(value) = context::header(span.span_context()) {
+        // Without room for it the request would be refused as too large in any case.
+        let _ = set(&mut header.headers, TRACEPARENT, value);
     }
+    Some(Box::new(Mutex::new(span)))
 }
 
 /// Names standard methods. Clients choose any others.
-fn known(method: &Method) -> &str {
-    match method.as_str() {
-        known @ ("GET" | "HEAD" | "POST" | "PUT" | "PATCH" | "DELETE" | "OPTIONS" | "CONNECT") => {
-            known
-        }
-        _ => "other",
-    }
+fn known(method: &Method) -> &'static str {
+    let mut known = [
+        "GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "CONNECT",
+    ]
+    .into_iter();
+    known.find(|known| method == known).unwrap_or("other")
 }
 
 /// What the access log says of a request, besides its caller and how it ended.

@@ -28,7 +28,7 @@ use crate::relay::client::{
 };
 use crate::relay::exchange::{Delivered, RestEnd, Upload, WatchRest};
 use crate::relay::forward::{self, forward};
-use crate::relay::observe::{AccessEntry, RequestMeter, RequestSpan, VerbClass};
+use crate::relay::observe::{AccessEntry, RequestMeter, RequestSpan, VerbClass, begin_span};
 use crate::relay::outcome::Outcome;
 use crate::relay::plan::version::counted_as;
 use crate::relay::plan::{self, RequestContext, is_held_back};
@@ -340,7 +340,8 @@ fn kept_request(context: &RequestContext<'_>, header: &Parts) -> Option<Arc<Watc
 struct BegunWatch {
     entry: AccessEntry<'static>,
     caller: Caller,
-    span: Option<Box<RequestSpan>>,
+    /// Ends with the watch.
+    _span: Option<Box<RequestSpan>>,
     /// pingora keeps a header as long as its connection to a server.
     _large: Option<LargeHeaderPermit>,
 }
@@ -348,9 +349,6 @@ struct BegunWatch {
 impl BegunWatch {
     fn ended(self, client: &ClientConnection, outcome: Outcome) {
         self.entry.log(client, &self.caller, outcome);
-        if let Some(span) = self.span {
-            span.ended();
-        }
     }
 }
 
@@ -369,15 +367,12 @@ fn served(
             Some(Box::new(BegunWatch {
                 entry: entry.into_owned(),
                 caller: context.caller,
-                span,
+                _span: span,
                 _large: large,
             }))
         }
         Delivered::Ended(outcome) => {
             entry.log(&context.downstream.client, &context.caller, *outcome);
-            if let Some(span) = span {
-                span.ended();
-            }
             None
         }
     }
@@ -442,7 +437,7 @@ fn span(
     let tracer = shared.tracer.as_ref()?;
     // Only an apiserver can verify other callers, also those of a peer.
     let trusted = shared.callers.user(caller, &header.headers).is_some();
-    RequestSpan::begin(tracer, trusted, header, path)
+    begin_span(tracer, trusted, header, path)
 }
 
 /// Counts a request while it is open.

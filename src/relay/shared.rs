@@ -53,7 +53,7 @@ pub struct Shared {
     pub limits: Limits,
     pub metrics: Metrics,
     /// Set with `tracing.endpoint`.
-    pub tracer: Option<Arc<Tracer>>,
+    pub tracer: Option<Tracer>,
     pub shutdown: Shutdown,
     /// A control task has panicked.
     pub control_panicked: Arc<AtomicBool>,
