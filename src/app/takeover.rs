@@ -20,7 +20,7 @@ use crate::relay::shared::Shared;
 /// Between two looks at whether this proxy is ready.
 const INTERVAL: Duration = Duration::from_millis(50);
 
-/// Between two connections to see whether the other still listens.
+/// Between two looks at who listens.
 const LOOK_INTERVAL: Duration = Duration::from_millis(250);
 
 /// Longer than a restart of the apiserver takes.
@@ -57,29 +57,43 @@ pub(super) async fn give_way(shared: &Shared, serving: SocketAddr, listens: watc
     let mut seen = Instant::now();
     loop {
         tokio::time::sleep(LOOK_INTERVAL).await;
+        if shared.shutdown.is_leaving() {
+            continue;
+        }
         let listened = *listens.borrow();
-        let may_stay = listened && shared.local.is_ready() || {
-            let snapshot = shared.published.snapshot.load();
-            let has_peers = snapshot.servers.iter().any(|it| it.live);
-            may_listen(&process::listeners(address.port()), address.ip(), has_peers)
+        let others =
+            shared.local.is_ready() || !shared.published.snapshot.load().targets.is_empty();
+        let may_stay = listened && others || {
+            let looking = move || process::listeners(address.port());
+            let there = tokio::task::spawn_blocking(looking).await;
+            let there = there.unwrap_or_default().into_iter();
+            // While this proxy listens, it is one of them.
+            let there: Vec<_> = there
+                .filter(|ip| !listened || *ip != serving.ip())
+                .collect();
+            may_listen(&there, address.ip(), serving.ip(), others)
         };
         if may_stay {
             seen = Instant::now();
         }
         let listening = seen.elapsed() < PATIENCE;
         if listening != listened {
-            tracing::warn!(
-                listening,
-                "kube-apiserver is not at apiServer.address without another server, or it is back there"
-            );
+            let what = match listening {
+                true => "this proxy listens again",
+                false => {
+                    "no apiserver is at apiServer.address, and no other one serves: the port is given up"
+                }
+            };
+            tracing::warn!(%serving, what);
             listens.send_replace(listening);
         }
     }
 }
 
-/// `there`: where somebody listens at the port.
-fn may_listen(there: &[IpAddr], loopback: IpAddr, has_peers: bool) -> bool {
-    there.contains(&loopback) || has_peers && !there.iter().any(IpAddr::is_unspecified)
+/// `there`: where others listen at the port. `others`: an apiserver answers, here or elsewhere.
+fn may_listen(there: &[IpAddr], loopback: IpAddr, own: IpAddr, others: bool) -> bool {
+    let mut takers = there.iter().filter(|ip| ip.is_unspecified() || **ip == own);
+    takers.next().is_none() && (others || there.contains(&loopback))
 }
 
 /// Resolves when connections are refused. The other's last requests may go on.
@@ -103,18 +117,18 @@ mod tests {
     fn it_is_in_nobodys_way_while_the_apiserver_is_on_loopback_or_others_serve() {
         let [loopback, node, everywhere] =
             ["127.0.0.1", "10.0.0.11", "::"].map(|ip| ip.parse().unwrap());
-        for (there, has_peers, expected) in [
-            (vec![node, loopback], false, true),
-            (vec![node], false, false),
-            (vec![node], true, true),
+        for (there, others, expected) in [
+            (vec![loopback], false, true),
+            // Nothing is there, or nothing can be read.
+            (vec![], false, false),
+            (vec![], true, true),
             (vec![everywhere], false, false),
             (vec![everywhere], true, false),
+            (vec![node], true, false),
+            (vec![node, loopback], true, false),
         ] {
-            assert_eq!(
-                may_listen(&there, loopback, has_peers),
-                expected,
-                "{there:?}"
-            );
+            let may = may_listen(&there, loopback, node, others);
+            assert_eq!(may, expected, "{there:?} {others}");
         }
     }
 }

@@ -7,17 +7,22 @@
 //! network namespace nothing is seen, as if it had ended. `check --live` reads from the same files where something listens.
 
 use std::collections::{BTreeSet, HashSet};
+use std::fs;
+use std::io::{BufRead, BufReader};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::path::Path;
 
-use procfs::net::{TcpState, tcp, tcp6};
-use procfs::process::{FDTarget, Process, all_processes};
+/// States of sockets, as the kernel writes them.
+const ESTABLISHED: u8 = 1;
+const CLOSE_WAIT: u8 = 8;
+const LISTEN: u8 = 10;
 
 /// A socket of this network namespace.
-#[derive(Debug)]
+#[derive(Debug, PartialEq, Eq)]
 struct Socket {
     local: SocketAddr,
     remote: SocketAddr,
-    state: TcpState,
+    state: u8,
     inode: u64,
 }
 
@@ -27,7 +32,10 @@ pub fn lingers(address: SocketAddr) -> bool {
 }
 
 fn is_held(sockets: &[Socket], own: &HashSet<u64>, address: SocketAddr) -> bool {
-    let is_listening = listening_for(sockets, address).next().is_some();
+    let is_listening = listening(sockets, address.port()).any(|it| {
+        let ip = it.local.ip();
+        ip == address.ip() || ip.is_unspecified()
+    });
     // One that listens everywhere connects to itself here.
     let itself = [
         address.ip(),
@@ -38,7 +46,7 @@ fn is_held(sockets: &[Socket], own: &HashSet<u64>, address: SocketAddr) -> bool 
     let of_this_proxy: HashSet<_> = clients.map(|it| (it.remote, it.local)).collect();
     let mut connected = sockets.iter().filter(|it| {
         it.local.port() == address.port()
-            && matches!(it.state, TcpState::Established | TcpState::CloseWait)
+            && matches!(it.state, ESTABLISHED | CLOSE_WAIT)
             && itself.contains(&it.local.ip())
             && !own.contains(&it.inode)
             && !of_this_proxy.contains(&(it.local, it.remote))
@@ -55,30 +63,30 @@ pub fn listeners(port: u16) -> Vec<IpAddr> {
 /// The sockets that listen at `address`, or everywhere at its port; no later one has the same number. Reads files of the kernel.
 pub fn listening_at(address: SocketAddr) -> HashSet<u64> {
     let sockets = sockets(address.port());
-    listening_for(&sockets, address)
-        .map(|it| it.inode)
-        .collect()
-}
-
-fn listening_for(sockets: &[Socket], address: SocketAddr) -> impl Iterator<Item = &Socket> {
-    let takes = move |ip: IpAddr| ip == address.ip() || ip.is_unspecified();
-    listening(sockets, address.port()).filter(move |it| takes(it.local.ip()))
+    let there = listening(&sockets, address.port()).filter(|it| {
+        let ip = it.local.ip();
+        ip == address.ip() || ip.is_unspecified()
+    });
+    there.map(|it| it.inode).collect()
 }
 
 fn listening(sockets: &[Socket], port: u16) -> impl Iterator<Item = &Socket> {
     let at_port = sockets.iter().filter(move |it| it.local.port() == port);
-    at_port.filter(|it| it.state == TcpState::Listen)
+    at_port.filter(|it| it.state == LISTEN)
 }
 
 /// Names of the programs that listen on `port`. Who may not look at a process sees only that somebody does (`?`).
 pub fn holders(port: u16) -> BTreeSet<String> {
     let sockets = sockets(port);
     let held: HashSet<_> = listening(&sockets, port).map(|it| it.inode).collect();
-    let processes = all_processes().into_iter().flatten().flatten();
-    let holding = processes.filter(|it| !inodes(it).is_disjoint(&held));
-    let names: BTreeSet<_> = holding
-        .filter_map(|it| Some(it.stat().ok()?.comm))
-        .collect();
+    let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let names = processes.filter_map(|process| {
+        let path = process.path();
+        let holds = inodes(&path.join("fd")).any(|inode| held.contains(&inode));
+        let name = fs::read_to_string(path.join("comm")).ok()?;
+        holds.then(|| name.trim().to_owned())
+    });
+    let names: BTreeSet<_> = names.collect();
     match names.is_empty() && !held.is_empty() {
         true => BTreeSet::from(["?".to_owned()]),
         false => names,
@@ -87,38 +95,62 @@ pub fn holders(port: u16) -> BTreeSet<String> {
 
 /// The sockets with this port on either side.
 fn sockets(port: u16) -> Vec<Socket> {
-    // IPv4 is in IPv6 where somebody listens for both.
-    let canonical = |at: SocketAddr| SocketAddr::new(at.ip().to_canonical(), at.port());
-    let sockets = [tcp(), tcp6()].into_iter().flatten().flatten();
-    let sockets = sockets.map(|it| Socket {
-        local: canonical(it.local_address),
-        remote: canonical(it.remote_address),
-        state: it.state,
-        inode: it.inode,
-    });
+    let files = ["/proc/self/net/tcp", "/proc/self/net/tcp6"];
+    let files = files.iter().filter_map(|path| fs::File::open(path).ok());
+    let lines = files.flat_map(|file| BufReader::new(file).lines().map_while(Result::ok));
+    let sockets = lines.filter_map(|line| socket(&line));
     let is_there = |it: &Socket| it.local.port() == port || it.remote.port() == port;
     sockets.filter(is_there).collect()
 }
 
-/// Of the sockets of this process.
-fn own_inodes() -> HashSet<u64> {
-    Process::myself().map_or_else(|_| HashSet::new(), |it| inodes(&it))
+/// `None`: the heading.
+fn socket(line: &str) -> Option<Socket> {
+    let mut fields = line.split_ascii_whitespace().skip(1);
+    Some(Socket {
+        local: address(fields.next()?)?,
+        remote: address(fields.next()?)?,
+        state: u8::from_str_radix(fields.next()?, 16).ok()?,
+        inode: fields.nth(5)?.parse().ok()?,
+    })
 }
 
-fn inodes(process: &Process) -> HashSet<u64> {
-    let files = process.fd().into_iter().flatten().flatten();
-    let inodes = files.filter_map(|file| match file.target {
-        FDTarget::Socket(inode) => Some(inode),
-        _ => None,
-    });
-    inodes.collect()
+/// Words of the processor's byte order, and the port.
+fn address(text: &str) -> Option<SocketAddr> {
+    let (ip, port) = text.split_once(':')?;
+    let word = |at: usize| u32::from_str_radix(ip.get(at..at + 8)?, 16).ok();
+    let first = word(0)?.to_ne_bytes();
+    let ip = match ip.len() {
+        8 => IpAddr::from(first),
+        _ => {
+            let others = [word(8)?, word(16)?, word(24)?].map(u32::to_ne_bytes);
+            let octets = [first, others[0], others[1], others[2]];
+            let octets: [u8; 16] = octets.concat().try_into().ok()?;
+            IpAddr::from(octets).to_canonical()
+        }
+    };
+    Some(SocketAddr::new(ip, u16::from_str_radix(port, 16).ok()?))
+}
+
+/// Of the sockets of this process.
+fn own_inodes() -> HashSet<u64> {
+    inodes(Path::new("/proc/self/fd")).collect()
+}
+
+fn inodes(directory: &Path) -> impl Iterator<Item = u64> {
+    let files = fs::read_dir(directory).into_iter().flatten();
+    let links = files.filter_map(|file| fs::read_link(file.ok()?.path()).ok());
+    links.filter_map(|link| inode(&link))
+}
+
+/// `socket:[INODE]`.
+fn inode(link: &Path) -> Option<u64> {
+    let inode = link.to_str()?.strip_prefix("socket:[")?.strip_suffix(']')?;
+    inode.parse().ok()
 }
 
 #[cfg(test)]
 mod tests {
     use std::net::{TcpListener, TcpStream};
-
-    use procfs::net::TcpState::{CloseWait, Established, FinWait2, Listen};
 
     use super::*;
 
@@ -131,7 +163,7 @@ mod tests {
         text.parse().unwrap()
     }
 
-    fn one(local: &str, remote: &str, state: TcpState, inode: u64) -> Socket {
+    fn one(local: &str, remote: &str, state: u8, inode: u64) -> Socket {
         Socket {
             local: at(local),
             remote: at(remote),
@@ -148,29 +180,29 @@ mod tests {
     fn a_connection_shows_a_process_unless_somebody_listens() {
         let client = "127.0.0.1:40000";
         assert!(!held(&[]));
-        for state in [Established, CloseWait] {
-            assert!(held(&[one(AT, client, state.clone(), OTHERS)]));
+        for state in [ESTABLISHED, CLOSE_WAIT] {
+            assert!(held(&[one(AT, client, state, OTHERS)]));
             assert!(held(&[one("[::1]:6443", "[::1]:4000", state, OTHERS)]));
         }
-        // Its process has closed it.
-        assert!(!held(&[one(AT, client, FinWait2, 0)]));
+        // FIN_WAIT2: its process has closed it.
+        assert!(!held(&[one(AT, client, 5, 0)]));
         for listener in [AT, "[::]:6443"] {
-            let listening = one(listener, "0.0.0.0:0", Listen, OTHERS);
-            assert!(!held(&[listening, one(AT, client, Established, OTHERS)]));
+            let listening = one(listener, "0.0.0.0:0", LISTEN, OTHERS);
+            assert!(!held(&[listening, one(AT, client, ESTABLISHED, OTHERS)]));
         }
     }
 
     #[test]
     fn connections_of_this_proxy_and_of_other_addresses_are_none_of_its() {
         let client = "127.0.0.1:40000";
-        let accepted = || one(AT, client, Established, OTHERS);
-        let connected = |inode| one(client, AT, Established, inode);
+        let accepted = || one(AT, client, ESTABLISHED, OTHERS);
+        let connected = |inode| one(client, AT, ESTABLISHED, inode);
         assert!(held(&[accepted(), connected(OTHERS)]));
         assert!(!held(&[accepted(), connected(OWN)]));
         // A proxy with this port at the node's address.
-        let serving = |inode| one("10.0.0.1:6443", "10.0.0.9:40000", Established, inode);
+        let serving = |inode| one("10.0.0.1:6443", "10.0.0.9:40000", ESTABLISHED, inode);
         assert!(!held(&[serving(OWN), serving(OTHERS)]));
-        let listening = one("10.0.0.1:6443", "0.0.0.0:0", Listen, OTHERS);
+        let listening = one("10.0.0.1:6443", "0.0.0.0:0", LISTEN, OTHERS);
         assert!(held(&[listening, accepted()]));
     }
 
@@ -185,30 +217,27 @@ mod tests {
         let has = |local, remote, state| {
             let mut found = found.iter();
             found.any(|it| {
-                (it.local, it.remote, &it.state) == (local, remote, &state)
-                    && own.contains(&it.inode)
+                let is_it = (it.local, it.remote, it.state) == (local, remote, state);
+                is_it && own.contains(&it.inode)
             })
         };
         let client_address = client.local_addr().unwrap();
-        assert!(has(address, at("0.0.0.0:0"), Listen), "{found:?}");
-        assert!(has(address, client_address, Established), "{found:?}");
-        assert!(has(client_address, address, Established), "{found:?}");
+        assert!(has(address, at("0.0.0.0:0"), LISTEN), "{found:?}");
+        assert!(has(address, client_address, ESTABLISHED), "{found:?}");
+        assert!(has(client_address, address, ESTABLISHED), "{found:?}");
         assert_eq!(listeners(address.port()), [address.ip()]);
         assert_eq!(listeners(client_address.port()), [] as [IpAddr; 0]);
         drop(accepted);
+        let mapped = "   7: 0000000000000000FFFF00000100007F:192B 00000000000000000000000001000000:9C40 08 \
+                      00000000:00000000 00:00000000 00000000     0        0 4242 1 0000000000000000 20 4 30 10 -1";
+        let expected = one(AT, "[::1]:40000", CLOSE_WAIT, 4242);
+        #[cfg(target_endian = "little")]
+        assert_eq!(socket(mapped), Some(expected));
     }
-
     #[test]
-    fn a_client_of_one_that_listens_for_ipv6_too_has_its_own_address() {
-        // Without IPv6 there is nothing to see.
-        let Ok(listener) = TcpListener::bind("[::]:0") else {
-            return;
-        };
-        let port = listener.local_addr().unwrap().port();
-        let _client = TcpStream::connect(("127.0.0.1", port)).unwrap();
-        let _accepted = listener.accept().unwrap();
-        let address = SocketAddr::from(([127, 0, 0, 1], port));
-        let mut accepted = sockets(port).into_iter().filter(|it| it.local == address);
-        assert_eq!(accepted.next().map(|it| it.state), Some(Established));
+    fn what_the_kernel_says_in_another_form_is_left_out() {
+        for line in ["", "x", "0: 0100007F", "0: 01:192B 0:0 0A"] {
+            assert_eq!(socket(line), None, "{line:?}");
+        }
     }
 }

@@ -20,6 +20,8 @@ use crate::tls::serving::ServingTls;
 
 /// Between two looks at what is open.
 const INTERVAL: Duration = Duration::from_millis(20);
+/// Between two attempts to listen where another process still does.
+const AGAIN: Duration = Duration::from_secs(1);
 
 /// The serving threads and what stops them.
 pub struct ServingThreads {
@@ -116,7 +118,10 @@ async fn accept_at(
     let address = listener.local_addr();
     let mut bound = Some(listener);
     while let Ok(address) = address {
-        becomes_true(&mut listens).await;
+        // The guard in the result must not be held.
+        if listens.wait_for(|listens| *listens).await.is_err() {
+            return;
+        }
         let listener = bound.take().map_or_else(|| bind_again(address), Ok);
         let listening = listener.and_then(|listener| {
             listen(&listener)?;
@@ -129,7 +134,7 @@ async fn accept_at(
             },
             Err(error) => {
                 tracing::error!(%error, %address, "cannot listen");
-                tokio::time::sleep(INTERVAL * 50).await;
+                tokio::time::sleep(AGAIN).await;
             }
         }
     }
