@@ -224,6 +224,7 @@ impl Wiring {
                 secure: ports.secure_admin,
                 status: StatusReader {
                     shared: shared.clone(),
+                    certificates: certificate_metrics.clone(),
                     reload: reload_metrics.clone(),
                     identity: self.identity_metrics,
                 },

@@ -4,7 +4,7 @@
 //! may meet another version of this program: it ignores fields that it does not know, and those that are missing get their
 //! default.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 
 use serde_json::Value;
 
@@ -24,6 +24,7 @@ macro_rules! sections {
 sections! {
     /// Everything that one proxy knows.
     pub struct StatusDocument {
+        pub certificates: CertificatesStatus,
         pub config: ReloadStatus,
         pub custom: CustomStatus,
         pub discovery: DiscoveryStatus,
@@ -96,6 +97,13 @@ sections! {
         pub undecodable: u64,
     }
 
+    pub struct CertificatesStatus {
+        /// Groups of files (`serving`, `upstream`, `etcd`) whose new files cannot be used.
+        pub broken: Vec<String>,
+        /// When files expire (RFC 3339), by configuration key.
+        pub expire: BTreeMap<String, Option<String>>,
+    }
+
     /// What peers serve and the local apiserver does not.
     pub struct DiscoveryStatus {
         pub added: Vec<AddedGroupVersion>,
@@ -149,9 +157,9 @@ sections! {
     /// Resources that every apiserver serves, because objects in etcd define them.
     pub struct CustomStatus {
         /// Group versions of aggregated APIs.
-        pub aggregated: BTreeSet<String>,
-        /// Names of CRDs.
-        pub definitions: BTreeSet<String>,
+        pub aggregated: Vec<String>,
+        /// Resources of CRDs, by group.
+        pub definitions: BTreeMap<String, Vec<String>>,
     }
 }
 
@@ -191,6 +199,10 @@ mod tests {
     /// One of everything.
     fn document() -> StatusDocument {
         StatusDocument {
+            certificates: CertificatesStatus {
+                expire: [("etcd.caFile".to_owned(), None)].into(),
+                ..CertificatesStatus::default()
+            },
             discovery: DiscoveryStatus {
                 added: vec![AddedGroupVersion::default()],
                 sources: vec![SourceStatus::default()],

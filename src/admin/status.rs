@@ -1,7 +1,7 @@
 //! Reads the state that the serving threads share: for `/statusz`, `/readyz` and the gauges. Read anew for each
 //! response.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use serde_json::Value;
@@ -9,8 +9,8 @@ use time::OffsetDateTime;
 use tokio::sync::{oneshot, watch};
 
 use super::document::{
-    AddedGroupVersion, CheckStatus, CustomStatus, DiscoveryStatus, EtcdStatus, PeerStatus,
-    ResourceStatus, ServerStatus, StatusDocument, WatchesStatus, WindowStatus,
+    AddedGroupVersion, CertificatesStatus, CheckStatus, CustomStatus, DiscoveryStatus, EtcdStatus,
+    PeerStatus, ResourceStatus, ServerStatus, StatusDocument, WatchesStatus, WindowStatus,
 };
 use crate::cluster::catalog::Published;
 use crate::config::DefaultVersion;
@@ -20,12 +20,13 @@ use crate::relay::shared::Shared;
 use crate::relay::upstream::health::Health;
 use crate::reload::metrics::ReloadMetrics;
 use crate::routing::table::{Holders, Server, ServerKind, Snapshot};
-use crate::tls::metrics::rfc3339;
+use crate::tls::metrics::{CertificateMetrics, rfc3339};
 use crate::watches::metrics::{HandOverResult, WatchMetrics};
 
 /// Reads what the serving threads share.
 pub struct StatusReader {
     pub shared: Arc<Shared>,
+    pub certificates: Arc<CertificateMetrics>,
     pub reload: Arc<ReloadMetrics>,
     pub identity: IdentityMetrics,
 }
@@ -90,6 +91,7 @@ impl StatusReader {
         let peers = snapshot.servers.iter();
         let resources = snapshot.resources().into_iter();
         StatusDocument {
+            certificates: certificates(&self.certificates),
             config: self.reload.status(),
             custom: custom(&snapshot.custom),
             discovery: discovery(shared),
@@ -176,13 +178,29 @@ fn etcd(published: &Published, synced: bool) -> EtcdStatus {
     }
 }
 
+fn certificates(metrics: &CertificateMetrics) -> CertificatesStatus {
+    let ends = metrics.expirations();
+    CertificatesStatus {
+        broken: metrics.broken().collect(),
+        expire: ends.map(|(key, end)| (key, rfc3339(end))).collect(),
+    }
+}
+
 fn custom(custom: &Custom) -> CustomStatus {
-    let (aggregated, definitions) = (custom.aggregated.iter(), custom.definitions.keys());
-    let aggregated = aggregated.map(|Pair(group, version)| api_version(group, version));
-    let definitions = definitions.map(|Pair(group, plural)| format!("{plural}.{group}"));
+    let mut definitions: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
+    for Pair(group, resource) in custom.definitions.keys() {
+        definitions.entry(group).or_default().insert(resource);
+    }
+    let aggregated = custom.aggregated.iter();
+    let aggregated: BTreeSet<_> = aggregated
+        .map(|Pair(group, version)| api_version(group, version))
+        .collect();
     CustomStatus {
-        aggregated: aggregated.collect(),
-        definitions: definitions.collect(),
+        aggregated: aggregated.into_iter().collect(),
+        definitions: definitions
+            .into_iter()
+            .map(|(group, resources)| (group.to_owned(), strings(resources)))
+            .collect(),
     }
 }
 
@@ -253,13 +271,14 @@ fn strings<'a>(texts: impl IntoIterator<Item = &'a str>) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
+    use prometheus::Registry;
     use serde_json::{json, to_value};
 
     use super::*;
     use crate::kube::gvr::defined;
 
     #[test]
-    fn what_is_custom_is_told_by_name_and_what_is_aggregated_by_version() {
+    fn what_is_custom_is_told_by_group_and_what_is_aggregated_by_version() {
         let pair = |one: &str, other: &str| Pair(one.to_owned(), other.to_owned());
         let crds = [("example.com", "widgets"), ("example.com", "gadgets")];
         let known = Custom {
@@ -271,9 +290,21 @@ mod tests {
         assert_eq!(
             to_value(custom(&known)).unwrap(),
             json!({
-                "definitions": ["gadgets.example.com", "widgets.example.com"],
+                "definitions": {"example.com": ["gadgets", "widgets"]},
                 "aggregated": ["metrics.k8s.io/v1beta1"],
             })
+        );
+    }
+
+    #[test]
+    fn the_status_page_names_what_is_broken_and_when_files_expire() {
+        let metrics = CertificateMetrics::new(&Registry::new()).unwrap();
+        metrics.in_use("serving", false, &[]);
+        metrics.in_use("etcd", true, &[("etcd.caFile".into(), 0)]);
+        metrics.set_broken("etcd", true);
+        assert_eq!(
+            to_value(certificates(&metrics)).unwrap(),
+            json!({"broken": ["etcd"], "expire": {"etcd.caFile": "1970-01-01T00:00:00Z"}})
         );
     }
 }

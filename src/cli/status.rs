@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use serde_json::Value;
+use time::OffsetDateTime;
 
 use super::fetch::address;
 use super::{block_on, terminal};
@@ -63,7 +64,7 @@ pub fn run(arguments: &StatusArguments) -> Result<bool, String> {
     }
     let (document, status) = block_on(fetch(admin))?;
     terminal::say(&match arguments.output {
-        OutputFormat::Table => table::page(&status),
+        OutputFormat::Table => table::page(&status, OffsetDateTime::now_utc()),
         OutputFormat::Json => indented(&document),
     })?;
     Ok(status.server.ready)

@@ -1,5 +1,6 @@
-//! Metrics of certificate files. Written by [`crate::tls::rotation`].
+//! Metrics of certificate files. Written by [`crate::tls::rotation`], read by the status page too.
 
+use prometheus::core::Collector as _;
 use prometheus::{IntCounterVec, IntGaugeVec};
 use time::OffsetDateTime;
 
@@ -34,6 +35,30 @@ impl CertificateMetrics {
     pub fn set_broken(&self, group: &str, broken: bool) {
         self.broken.with_label_values(&[group]).set(broken.into());
     }
+
+    /// Groups whose new files cannot be used.
+    pub fn broken(&self) -> impl Iterator<Item = String> {
+        let broken = values(&self.broken).filter(|(_, value)| *value == 1);
+        broken.map(|(group, _)| group)
+    }
+
+    /// When files in use expire, in Unix seconds, by configuration key.
+    pub fn expirations(&self) -> impl Iterator<Item = (String, i64)> {
+        values(&self.expiration)
+    }
+}
+
+/// The value of each label.
+fn values(gauges: &IntGaugeVec) -> impl Iterator<Item = (String, i64)> + use<> {
+    let metrics = gauges.collect().into_iter();
+    let metrics = metrics.flat_map(|mut family| family.take_metric());
+    metrics.filter_map(|metric| {
+        let label = metric.get_label().first()?;
+        Some((
+            label.value().to_owned(),
+            metric.get_gauge().get_value() as i64,
+        ))
+    })
 }
 
 /// RFC 3339 as Kubernetes writes it; `None` for years that it cannot express.

@@ -196,12 +196,29 @@ function showMatrix() {
 
 function showCustom() {
   const { definitions, aggregated } = latest.custom;
-  fill(byId("custom-note"), `Served by every apiserver: ${count(definitions.length, "custom resource")}, ` +
+  const groups = Object.entries(definitions);
+  const all = groups.reduce((sum, [, resources]) => sum + resources.length, 0);
+  fill(byId("custom-note"), `Served by every apiserver: ${count(all, "custom resource")}, ` +
     count(aggregated.length, "version of aggregated APIs", "versions of aggregated APIs"));
-  const named = [definitions, aggregated].map((names) => names.slice(0, ROWS).map(clip).join(", "));
-  const rows = [["Custom", named[0]], ["Aggregated", named[1]]].filter(([, names]) => names);
+  const rows = groups.map(([group, resources]) => [group, "custom", h("span", null, resources.slice(0, ROWS)
+    .map((resource, index) => `${index ? ", " : ""}${clip(resource)}`))]);
+  for (const version of aggregated) rows.push([version, "aggregated", ""]);
   const seen = byId("custom-details").open && rows.length;
-  fill(byId("custom"), seen ? table(["Kind", "Names"], rows, "custom-note") : []);
+  fill(byId("custom"), seen ? table(["Group", "Kind", "Resources"], rows, "custom-note") : []);
+}
+
+function showCertificates() {
+  const { broken, expire } = latest.certificates;
+  const rows = Object.entries(expire).map(([file, end]) => {
+    if (end === null) return [file, word("warn", "at no known time"), ""];
+    const left = (Date.parse(end) - Date.parse(latest.time)) / 1000;
+    const kind = left <= 0 ? "bad" : left < 30 * 86400 ? "warn" : "ok";
+    const text = left <= 0 ? `expired ${time(-left)} ago` : `in ${time(left)}`;
+    return [file, word(kind, text), h("time", { datetime: end }, end.slice(0, 10))];
+  });
+  const bad = broken.map((group) =>
+    [group, word("bad", "broken"), "The new files cannot be used; those before stay in use."]);
+  fill(byId("certificates"), table(["File", "First expiry", "Day"], [...bad, ...rows], "certificates-h"));
 }
 
 function showDiscovery() {
@@ -224,6 +241,7 @@ function show() {
   showEtcd();
   showPeers();
   showMatrix();
+  showCertificates();
   showDiscovery();
 }
 

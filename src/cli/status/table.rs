@@ -2,18 +2,34 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use time::OffsetDateTime;
+use time::format_description::well_known::Rfc3339;
+
 use super::wait;
 use crate::admin::document::{
-    EtcdStatus, PeerStatus, ServerStatus, StatusDocument, WindowStatus, peer_state,
+    CertificatesStatus, EtcdStatus, PeerStatus, ServerStatus, StatusDocument, WindowStatus,
+    peer_state,
 };
 use crate::cli::text::{fields, plain, plain_list, span, table};
 use crate::config::joined;
 use crate::kube::gvr::api_version;
 
-/// This server, its peers, and where they differ.
-pub(super) fn page(status: &StatusDocument) -> String {
-    let sections = [this_server(status), peers(status)];
-    joined(sections.into_iter().chain(differences(status)), "\n")
+/// A certificate that expires sooner is shown: the log warns at the same time.
+const DAYS: i64 = 30;
+
+/// This server, its peers, where they differ, and certificates that need attention.
+pub(super) fn page(status: &StatusDocument, now: OffsetDateTime) -> String {
+    let mut page = this_server(status);
+    let sections = [
+        Some(peers(status)),
+        differences(status),
+        certificates(&status.certificates, now),
+    ];
+    for section in sections.into_iter().flatten() {
+        page.push('\n');
+        page.push_str(&section);
+    }
+    page
 }
 
 fn this_server(status: &StatusDocument) -> String {
@@ -163,6 +179,28 @@ fn differences(status: &StatusDocument) -> Option<String> {
     let compared = own.is_some() && servers.len() > 1;
     let same = || compared.then(|| "All servers that can be asked serve the same.\n".to_owned());
     table(["DIFFERENCE", "RESOURCES", "SERVED BY", "NOT BY"], rows).or_else(same)
+}
+
+/// Certificates that expire soon or have expired, and new files that cannot be used.
+fn certificates(certificates: &CertificatesStatus, now: OffsetDateTime) -> Option<String> {
+    let unused = "its new files cannot be used, those before stay in use";
+    let broken = certificates.broken.iter();
+    let broken = broken.map(|files| [plain(files), unused.to_owned()]);
+    let expire = certificates.expire.iter();
+    let expire =
+        expire.filter_map(|(file, end)| Some([plain(file), expiry(end.as_deref()?, now)?]));
+    table(["CERTIFICATE", "STATE"], broken.chain(expire))
+}
+
+/// `None` if it expires late enough.
+fn expiry(end: &str, now: OffsetDateTime) -> Option<String> {
+    let left = OffsetDateTime::parse(end, &Rfc3339).ok()? - now;
+    let distance = span(left.unsigned_abs().as_secs_f64());
+    match left.is_positive() {
+        true if left.whole_days() >= DAYS => None,
+        true => Some(format!("expires in {distance}, {end}")),
+        false => Some(format!("EXPIRED {distance} ago, {end}")),
+    }
 }
 
 #[cfg(test)]

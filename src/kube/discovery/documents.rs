@@ -35,11 +35,12 @@ pub fn listed(document: &[u8]) -> Result<Vec<GroupVersion>, serde_json::Error> {
     let list: Listed = serde_json::from_slice(document)?;
     let aggregated = list.items.iter().map(legacy::Group::from);
     let groups = list.groups.into_iter().chain(aggregated);
-    let versions = groups.flat_map(|group| {
-        let versions = group.versions.into_iter();
-        versions.map(move |it| GroupVersion::new(&group.name, &it.version))
-    });
-    Ok(versions.collect())
+    Ok(groups.flat_map(versions_of).collect())
+}
+
+fn versions_of(group: legacy::Group) -> impl Iterator<Item = GroupVersion> {
+    let versions = group.versions.into_iter();
+    versions.map(move |it| GroupVersion::new(&group.name, &it.version))
 }
 
 /// The group versions that the path index `/` names.

@@ -51,7 +51,7 @@ async fn defined_at(cluster: Cluster) -> Cluster {
 async fn until_known(proxy: &Proxy, plural: &str) {
     eventually("the proxy knows the definition", LONG, async || {
         let custom = proxy.statusz().await["custom"].to_string();
-        custom.contains(&format!("\"{plural}."))
+        custom.contains(&format!("\"{plural}\""))
     })
     .await;
 }

@@ -5,7 +5,8 @@ use super::*;
 const HOSTILE: &str = "\u{1b}]0;gone\u{7}\u{1b}[2J\n\u{9b}31m\u{202e}";
 
 fn shown(status: &Value) -> String {
-    page(&serde_json::from_value(status.clone()).unwrap())
+    let now = OffsetDateTime::parse("2026-01-01T00:00:00Z", &Rfc3339).unwrap();
+    page(&serde_json::from_value(status.clone()).unwrap(), now)
 }
 
 /// The line that begins so, in words.
@@ -37,6 +38,15 @@ fn status() -> Value {
             "ready": true, "missing": [], "initialized": true, "discoveryKnown": true,
         },
         "etcd": {"synced": true, "revision": 4711, "ageSeconds": 0.25, "undecodable": 0},
+        "certificates": {
+            "broken": ["serving"],
+            "expire": {
+                "etcd.caFile": "2036-01-01T00:00:00Z",
+                "etcd.certFile": "2025-12-30T00:00:00Z",
+                "serving.certFile": "2026-01-12T00:00:00Z",
+                "peer.caFile": "2026-01-31T00:00:00Z",
+            },
+        },
         "facts": {"claims": []},
         "peers": [
             peer("cp-2", 2, json!({})),
@@ -150,6 +160,18 @@ fn what_is_not_known_makes_no_difference() {
     status["server"]["discoveryKnown"] = true.into();
     status["resources"][0]["local"] = true.into();
     assert!(shown(&status).contains("serve the same"));
+}
+
+#[test]
+fn only_certificates_that_need_somebody_are_shown() {
+    let page = shown(&status());
+    assert_eq!(line(&page, "etcd.certFile")[1..3], ["EXPIRED", "2"]);
+    assert_eq!(
+        line(&page, "serving.certFile")[1..4],
+        ["expires", "in", "11"]
+    );
+    assert!(line(&page, "serving ").contains(&"cannot"), "{page}");
+    assert!(!page.contains("caFile"), "{page}");
 }
 
 #[test]
