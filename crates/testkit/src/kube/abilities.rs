@@ -51,6 +51,8 @@ pub enum Need {
     On(&'static str),
     /// A group version.
     Serves(&'static str),
+    /// All are of its version.
+    OneVersion,
     /// Reads what the others store of this resource.
     Reads(&'static str),
     /// A version of Kubernetes before 1.x.
@@ -67,6 +69,7 @@ impl fmt::Display for Need {
             Self::Flag(name) => write!(formatter, "--{name}"),
             Self::Gate(name) | Self::On(name) => write!(formatter, "the feature gate {name}"),
             Self::Serves(group_version) => write!(formatter, "{group_version}"),
+            Self::OneVersion => write!(formatter, "others of its version"),
             Self::Reads(resource) => write!(formatter, "what newer ones store of {resource}"),
             Self::Before(minor) => write!(formatter, "what was removed or changed in 1.{minor}"),
             Self::Since(minor) => write!(formatter, "what came with 1.{minor}"),
@@ -146,6 +149,7 @@ impl Abilities {
     /// Beside these others.
     pub fn meets_beside<'a>(&self, need: Need, mut others: impl Iterator<Item = &'a Self>) -> bool {
         match need {
+            Need::OneVersion => others.all(|other| self.minor == other.minor),
             Need::Reads(resource) => others.all(|other| self.reads(resource, other)),
             need => self.meets(need),
         }
@@ -159,7 +163,7 @@ impl Abilities {
     /// Alone.
     pub fn meets(&self, need: Need) -> bool {
         match need {
-            Need::Reads(_) => true,
+            Need::OneVersion | Need::Reads(_) => true,
             Need::Flag(name) => self.has_flag(name),
             Need::Gate(name) => self.gates.contains_key(name),
             Need::On(name) => self.gates.get(name) == Some(&true),

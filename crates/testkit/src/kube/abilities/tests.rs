@@ -99,7 +99,7 @@ fn a_need_is_met_by_some_versions() {
 }
 
 #[test]
-fn an_older_version_cannot_read_all_that_a_newer_one_beside_it_stores() {
+fn some_needs_depend_on_the_others() {
     let hpas = Need::Reads("horizontalpodautoscalers");
     let both = [old(), new()];
     assert!(!old().meets_beside(hpas, both.iter()));
@@ -107,6 +107,8 @@ fn an_older_version_cannot_read_all_that_a_newer_one_beside_it_stores() {
     assert!(old().meets_beside(hpas, both[..1].iter()));
     assert!(old().meets_beside(Need::Reads("configmaps"), both.iter()));
     assert!(!old().meets_beside(Need::Since(36), both.iter()));
+    assert!(!new().meets_beside(Need::OneVersion, both.iter()));
+    assert!(new().meets_beside(Need::OneVersion, both[1..].iter()));
 }
 
 #[test]
