@@ -37,7 +37,8 @@
 #
 # Needs root, Debian 12, and control groups (version 1) that can be written to. The nodes' addresses, 10.0.0.0/24, are in
 # namespaces of their own: the machine itself has none of them, and nothing gets out. State is in
-# ${TMPDIR:-/tmp}/kube-interop-proxy-nodes.
+# ${TMPDIR:-/tmp}/kube-interop-proxy-nodes; after `down` what the nodes' programs said is in logs/ there. One run at a time: the
+# nodes of two would share directories.
 #
 # Not as on a real node: no systemd (node.sh starts containerd and kubelet), no CNI (pods on the host's network alone), no
 # crictl (ctr instead), haproxy for a load balancer, and one version of Kubernetes: other flags stand for another version.

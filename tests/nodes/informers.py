@@ -98,9 +98,20 @@ class Informer(threading.Thread):
                 self.told["broken"] += 1
                 time.sleep(0.2)
 
+    def listed(self):
+        until = time.monotonic() + PATIENCE
+        while True:
+            try:
+                return self.list()[0]
+            except (OSError, http.client.HTTPException):
+                # With one node there may be nobody at the moment.
+                if time.monotonic() > until:
+                    raise
+            time.sleep(0.5)
+
     def missed(self):
         """How many objects of a list are not known, or not as new."""
-        wanted, _ = self.list()
+        wanted = self.listed()
         until = time.monotonic() + PATIENCE
         while True:
             missing = [key for key, version in wanted.items() if self.objects.get(key, 0) < version]
@@ -108,7 +119,7 @@ class Informer(threading.Thread):
                 return 0
             if time.monotonic() > until:
                 # What was deleted since is nowhere any more.
-                still, _ = self.list()
+                still = self.listed()
                 return sum(key in still for key in missing)
             time.sleep(0.1)
 
