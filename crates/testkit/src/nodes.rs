@@ -120,12 +120,16 @@ impl Nodes {
 
     /// The apiservers alone, one after the other; their proxies stay.
     pub async fn roll_apiservers(&mut self, signal: Signal, mut step: impl AsyncFnMut()) {
+        // An apiserver that is told to stop waits for no watch, but for one that no other can go on with.
+        let patience = match self.are_of_one_version() {
+            true => STOPPED,
+            false => PATIENCE,
+        };
         for node in 0..self.servers.len() {
             step().await;
             let server = self.servers[node].process();
             server.signal(signal);
-            // An apiserver that is told to stop waits for no watch.
-            server.wait(STOPPED).await;
+            server.wait(patience).await;
             step().await;
             let server = &mut self.servers[node];
             server.start_again();

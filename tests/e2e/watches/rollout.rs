@@ -421,10 +421,9 @@ async fn rolling_restarts_let_nobody_list_again() {
     }
     let without = roll(&mut nodes, "without").await;
     // What was written to see whether all see it.
+    let admin = nodes.servers[0].admin().fresh();
     for resource in RESOURCES {
-        resource
-            .delete(nodes.servers[0].admin(), "after-without")
-            .await;
+        resource.delete(&admin, "after-without").await;
     }
     nodes.add_proxies(|options| options).await;
     let with = roll(&mut nodes, "with").await;
