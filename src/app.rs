@@ -274,9 +274,7 @@ impl Bound {
         let unpublished = tokio::time::timeout(UNPUBLISH_TIMEOUT, self.publishing.leave());
         let (unpublished, ()) = tokio::join!(unpublished, tokio::time::sleep(config.delay));
         if unpublished.is_err() {
-            tracing::warn!(
-                "own keys and Lease could not be removed in time, they expire by themselves"
-            );
+            tracing::warn!("keys and Lease could not be removed in time: they expire");
         }
         self.shared.shutdown.enter(ShutdownPhase::Draining);
         stopping::drain(&self.shared, self.server).await;

@@ -197,7 +197,7 @@ impl Asking {
             }
             Some(error) if self.throttle.should_log((), chain(error)) => {
                 let error = error as &dyn Error;
-                let text = "a server without a proxy cannot be read, trying on";
+                let text = "a server without a proxy cannot be read, retrying";
                 match id {
                     Some(_) => tracing::warn!(id, %address, error, "{text}"),
                     // It may be another address of a server that is known.

@@ -116,7 +116,7 @@ impl<S: WatchSource> Follower<S> {
             _ if self.sink.messages.is_closed() => return,
             _ => {
                 let topic = self.topic.name();
-                let text = "etcd cannot be followed, trying on";
+                let text = "etcd cannot be followed, retrying";
                 warn_new!(self.throttle, self.topic, &error, topic, "{text}");
             }
         }

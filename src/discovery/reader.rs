@@ -143,7 +143,7 @@ impl PeerDiscoveryReader {
         let error = outcome.err().map(|error| chain(&error));
         match &error {
             Some(error) if self.throttle.should_log(peer, format!("{peer} {error}")) => {
-                tracing::warn!(%peer, error, "documents of a peer cannot be read, trying on");
+                tracing::warn!(%peer, error, "a peer's discovery cannot be read, retrying");
             }
             Some(_) => {}
             None => drop(self.throttle.recovered(&peer)),

@@ -108,7 +108,7 @@ pub async fn run(
                 }
                 Ok(_) => {}
                 Err(error) => {
-                    warn_new!(throttle, (), &error, "discovery cannot be read, trying on");
+                    warn_new!(throttle, (), &error, "discovery cannot be read, retrying");
                     if matches!(error, ReadError::Client(ClientError::Refused)) {
                         state.refused();
                     }

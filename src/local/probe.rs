@@ -126,7 +126,7 @@ fn conclude(
         (Ok(_), Trigger::Lease) | (_, Trigger::Cut) => {
             tracing::info!(
                 ?trigger,
-                "the local apiserver is another, and it is not ready"
+                "the local apiserver was replaced and is not ready"
             );
             state.refused();
         }

@@ -300,7 +300,7 @@ impl LocalState {
         let shuts_down = self.shutting_down.load(Ordering::Relaxed);
         if shuts_down && self.set(&self.turns_away, true) {
             tracing::warn!(
-                "the local apiserver is shutting down and turns requests away: others are asked first"
+                "the local apiserver is shutting down and refuses requests: others are tried first"
             );
         }
         shuts_down

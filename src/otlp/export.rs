@@ -177,7 +177,7 @@ impl Export for Exporter {
         if let Err(error) = &result {
             warn_new!(self.throttle, (), error, endpoint, "spans cannot be sent");
         } else if let Some(after) = self.throttle.recovered(&()) {
-            tracing::info!(endpoint, ?after, "spans are sent again");
+            tracing::info!(endpoint, ?after, "spans are exported again");
         }
         result
     }

@@ -41,7 +41,7 @@ pub async fn run(
                 continue;
             }
             let record = EtcdKey::new(format!("{}{id}", keys.of(Topic::Servers)));
-            let text = "record of a server without its proxy cannot be prolonged, trying on";
+            let text = "the record of a server without its proxy cannot be renewed, retrying";
             match prolong(&mut etcd, record, revision, ttl).await {
                 Ok(()) => {
                     let _ = throttle.recovered(&id);

@@ -96,7 +96,7 @@ pub(super) enum PublishError {
     Duplicate(SocketAddr),
     #[error("the record of this server ID is that of a server at {0}")]
     OthersRecord(SocketAddr),
-    #[error("own live key was written by somebody else at the same time")]
+    #[error("another process wrote the live key at the same time")]
     Raced,
     #[error("cannot be put into JSON")]
     Json(#[from] serde_json::Error),
@@ -190,14 +190,14 @@ impl Publisher {
             self.failures = 0;
             self.announcement.written(None);
             if let Some(after) = self.throttle.recovered(&()) {
-                tracing::info!(?after, "own keys are written to etcd again");
+                tracing::info!(?after, "this proxy's keys are written to etcd again");
             }
             return pause(ttl);
         };
         self.failures += 1;
         self.etcd.close();
         self.announcement.written(Some(chain(&error)));
-        let text = "own keys cannot be written to etcd, trying on";
+        let text = "this proxy's keys cannot be written to etcd, retrying";
         warn_new!(self.throttle, (), &error, "{text}");
         jittered(pause_after(self.failures, ttl))
     }
@@ -410,10 +410,10 @@ impl Publisher {
         let removed = timeout(REMOVAL_TIMEOUT, removal).await;
         if let Err(error) = removed.unwrap_or(Err(SourceError::Timeout.into())) {
             let error = &error as &dyn std::error::Error;
-            let text = "own live key could not be removed, it expires by itself";
+            let text = "the live key could not be removed: it expires";
             tracing::warn!(error, "{text}");
         } else {
-            tracing::info!(server_id = &*keys.id, "own live key removed from etcd");
+            tracing::info!(server_id = &*keys.id, "live key removed from etcd");
         }
     }
 

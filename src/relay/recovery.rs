@@ -105,7 +105,7 @@ async fn ask(shared: Arc<Shared>, server: Arc<Asked>) {
                 false => break,
             },
             () = &mut limit, if !server.is_suspected() => {
-                tracing::warn!(server = %address, local = is_local, "nothing comes from the server: others are asked first");
+                tracing::warn!(server = %address, local = is_local, "the server sends nothing: others are tried first");
                 server.suspected.store(true, Ordering::Relaxed);
                 match is_local {
                     true => shared.local.freezes(true),

@@ -98,7 +98,7 @@ impl Reloader {
             }
             Check::Restored => {
                 self.metrics.broken(Vec::new());
-                tracing::info!("the configuration file is as before");
+                tracing::info!("the previous configuration file is back");
             }
         }
     }
@@ -139,7 +139,7 @@ impl Reloader {
         let problems = named.join("; ");
         tracing::error!(
             problems,
-            "the configuration file cannot be used, what was before stays in use"
+            "the configuration file cannot be used, the previous one stays in use"
         );
         self.metrics.broken(named);
     }

@@ -180,6 +180,6 @@ async fn in_turn<T>(lock: &Mutex<()>, handshake: impl Future<Output = T>) -> T {
 fn warn_refused(problem: &dyn fmt::Display) {
     static LOG_RATE: LogRateLimit = LogRateLimit::new();
     if let Some(left_out) = LOG_RATE.admit() {
-        tracing::warn!(%problem, left_out, "clients are not let in");
+        tracing::warn!(%problem, left_out, "new clients are refused");
     }
 }

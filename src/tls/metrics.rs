@@ -13,7 +13,7 @@ metrics! {
     pub struct CertificateMetrics {
         /// Times that new certificate files were put into use.
         loaded: IntCounterVec = counter_vec("kube_interop_proxy_certificates_loaded_total", &["files"]),
-        /// 1 while new certificate files cannot be used, and those before stay in use.
+        /// 1 while new certificate files cannot be used and the previous ones stay in use.
         broken: IntGaugeVec = gauge_vec("kube_interop_proxy_certificates_broken", &["files"]),
         /// When the first certificate in use of a file expires, in Unix time.
         expiration: IntGaugeVec =

@@ -66,7 +66,7 @@ impl<T> Rotation<T> {
             match self.check() {
                 Check::NothingNew => {}
                 Check::Restored => {
-                    tracing::info!(files = group, "certificate files are as before");
+                    tracing::info!(files = group, "the previous certificate files are back");
                     metrics.set_broken(group, false);
                 }
                 Check::New(new) => {
@@ -79,7 +79,7 @@ impl<T> Rotation<T> {
                     tracing::error!(
                         files = group,
                         error,
-                        "new certificate files cannot be used, those before stay in use"
+                        "new certificate files cannot be used, the previous ones stay in use"
                     );
                     metrics.set_broken(group, true);
                 }

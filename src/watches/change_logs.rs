@@ -275,7 +275,7 @@ impl LogReader {
                     tracing::warn!(
                         root = log.root,
                         error = &error as &dyn Error,
-                        "the etcd watch for final bookmarks failed, trying on"
+                        "the etcd watch for final bookmarks failed, retrying"
                     );
                     tokio::time::sleep(PAUSE).await;
                 }

@@ -43,7 +43,7 @@ pub async fn run(mut connector: Connector, key: String, state: Arc<LocalState>) 
                     state.begins_at(revision, epoch);
                 }
                 Err(error) => {
-                    let text = "etcd's revision is not known, trying on";
+                    let text = "etcd's revision is not known, retrying";
                     warn_new!(throttle, (), &error, "{text}");
                     tokio::time::sleep(jittered(PAUSE)).await;
                 }

@@ -186,14 +186,14 @@ async fn an_outage_of_etcd_is_told_when_it_begins_and_when_it_is_over() {
     cluster.ground.etcd.start_again().await;
     for text in [
         "etcd is followed again",
-        "own keys are written to etcd again",
+        "this proxy's keys are written to etcd again",
     ] {
         log.until(text).await;
     }
     let after = log.news();
     assert_told_once(&after, 12);
     assert_count(&after, "etcd is followed again", 1);
-    assert_count(&after, "own keys are written to etcd again", 1);
+    assert_count(&after, "this proxy's keys are written to etcd again", 1);
 }
 
 #[tokio::test]
@@ -257,7 +257,7 @@ async fn new_certificates_and_a_stop_are_told_line_by_line() {
     assert!(cluster.proxy_a.terminate().await.success());
     let stop = log.news();
     assert_told_once(&stop, 12);
-    for event in ["stopping", "own live key removed", "stopped"] {
+    for event in ["stopping", "live key removed", "stopped"] {
         assert_count(&stop, event, 1);
     }
 }

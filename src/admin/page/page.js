@@ -217,7 +217,7 @@ function showCertificates() {
     return [file, word(kind, text), h("time", { datetime: end }, end.slice(0, 10))];
   });
   const bad = broken.map((group) =>
-    [group, word("bad", "broken"), "The new files cannot be used; those before stay in use."]);
+    [group, word("bad", "broken"), "The new files cannot be used; the previous ones stay in use."]);
   fill(byId("certificates"), table(["File", "First expiry", "Day"], [...bad, ...rows], "certificates-h"));
 }
 

@@ -183,7 +183,7 @@ fn differences(status: &StatusDocument) -> Option<String> {
 
 /// Certificates that expire soon or have expired, and new files that cannot be used.
 fn certificates(certificates: &CertificatesStatus, now: OffsetDateTime) -> Option<String> {
-    let unused = "its new files cannot be used, those before stay in use";
+    let unused = "its new files cannot be used, the previous ones stay in use";
     let broken = certificates.broken.iter();
     let broken = broken.map(|files| [plain(files), unused.to_owned()]);
     let expire = certificates.expire.iter();

@@ -153,7 +153,7 @@ impl LeaseKeeper {
         let left = left.unwrap_or(Err(ClientError::Timeout(FAREWELL).into()));
         if let Err(error) = left {
             let error = &error as &dyn std::error::Error;
-            tracing::warn!(error, "own Lease could not be deleted, it expires");
+            tracing::warn!(error, "the Lease could not be deleted: it expires");
         }
     }
 }
@@ -195,13 +195,13 @@ impl Running {
             Ok(()) => {
                 self.failures = 0;
                 if let Some(after) = self.throttle.recovered(&()) {
-                    tracing::info!(?after, "the own Lease is kept again");
+                    tracing::info!(?after, "the Lease is renewed again");
                 }
                 self.keeper.config.renew_interval
             }
             Err(error) => {
                 self.failures += 1;
-                let text = "the own Lease cannot be kept, trying on";
+                let text = "the Lease cannot be renewed, retrying";
                 warn_new!(self.throttle, (), &error, "{text}");
                 BACKOFF.random_pause(self.failures)
             }
@@ -224,7 +224,7 @@ impl Running {
                 if self.owner.replace(OTHER) != Some(OTHER) {
                     tracing::warn!(
                         id = &**id,
-                        "the Lease of our name is kept by somebody else, most likely the apiserver: it is left alone"
+                        "another process holds the Lease of this name, most likely the apiserver: it is left alone"
                     );
                 }
                 return Ok(());
@@ -246,7 +246,7 @@ impl Running {
             self.ours.insert(id.clone());
             if let Answer::Done(_) = self.ask(method, path, Some(&lease)).await? {
                 if !ours {
-                    tracing::info!(id = &**id, "own Lease acquired");
+                    tracing::info!(id = &**id, "Lease acquired");
                     self.keeper.metrics.acquired(id, now);
                 }
                 self.keeper.metrics.renewed(id, now);
@@ -286,7 +286,7 @@ impl Running {
             let options = object::deletion(version("uid"), version("resourceVersion"));
             let deleted = self.ask(Method::DELETE, &path, Some(&options)).await?;
             if !matches!(deleted, Answer::Conflict) {
-                tracing::info!(id, "own Lease deleted");
+                tracing::info!(id, "Lease deleted");
                 return Ok(());
             }
         }

@@ -58,7 +58,7 @@ impl Dependencies {
                     tracing::info!(
                         client = ?client.address,
                         left_out,
-                        "a long-running request ends, its certificates no longer count"
+                        "a long-running request ends: its certificates are no longer valid"
                     );
                 }
                 return;

@@ -409,7 +409,7 @@ async fn without_any_file_left_open_connections_are_served_and_later_ones_wait()
     is_calm(ordeal.world.proxy.process()).await;
     assert!(waiting.try_join_next().is_none(), "nobody was let in");
     let log = std::fs::read_to_string(ordeal.world.proxy.process().log()).unwrap();
-    let warnings = log.matches("clients are not let in").count();
+    let warnings = log.matches("new clients are refused").count();
     let threads = std::thread::available_parallelism().unwrap().get();
     assert!((1..=threads).contains(&warnings), "{log}");
 

@@ -185,7 +185,11 @@ async fn a_lease_is_always_kept_but_where_the_apiserver_keeps_one_of_that_name()
     })
     .await;
     let log = std::fs::read_to_string(b.process().log()).unwrap();
-    assert_eq!(log.matches("is kept by somebody else").count(), 1, "{log}");
+    assert_eq!(
+        log.matches("another process holds the Lease").count(),
+        1,
+        "{log}"
+    );
 
     // Its apiserver is another one now, which keeps none.
     let path = format!("{LEASES}/{own_lease}");

@@ -15,7 +15,7 @@ use testkit::wait::eventually;
 use super::{BROKEN, PODS, RELOADS, lines, log};
 
 const SECONDS: &str = "ifReady.retryAfterSeconds";
-const AS_BEFORE: &str = "the configuration file is as before";
+const AS_BEFORE: &str = "the previous configuration file is back";
 const UNUSABLE: &str = "the configuration file cannot be used";
 
 /// Makes `link` lead to `target`, at once.
