@@ -37,6 +37,19 @@ pub(super) async fn until_histories_are_known(proxies: &[&Proxy]) {
     }
 }
 
+/// Only a server that has proved where a stream's resource is stored may be left. Each of its processes proves it anew.
+async fn until_proved_by(server: &KubeApiServer, proxy: &Proxy, proofs: usize) {
+    let address = server.addr().to_string();
+    eventually("it is proved by this server", LONGER, async || {
+        let log = std::fs::read_to_string(proxy.process().log()).unwrap();
+        let its_own = log.lines().filter(|line| line.contains(&address));
+        let proved = its_own.filter(|line| line.contains("stored_here: Some(true), kind: Some("));
+        let seen = proved.count();
+        (seen >= proofs).then_some(()).ok_or(seen)
+    })
+    .await;
+}
+
 async fn until_gone(server: &mut KubeApiServer) {
     let process = server.process();
     eventually("the apiserver has ended", LONGER, async || {
@@ -93,9 +106,11 @@ async fn a_watch_goes_on_at_another_apiserver_and_its_client_notices_nothing() {
     let mut watches = open(&admin, from).await;
     let secrets = watch_path(SECRETS, list_revision(&admin, SECRETS).await);
     let mut quiet = Events::open(&admin, &secrets).await;
-    until_proved(&proxy_a, 2).await;
     let mut expected = Vec::new();
     for round in 0..2 {
+        // Of ConfigMaps and of Secrets.
+        let proofs = 2 * (round + 1);
+        until_proved_by(&a, &proxy_a, proofs).await;
         for name in ["seen", "other"] {
             let data = json!({"data": {"before": round.to_string()}});
             let revision = write(&admin, CONFIG_MAPS, name, &data).await;
@@ -118,7 +133,7 @@ async fn a_watch_goes_on_at_another_apiserver_and_its_client_notices_nothing() {
         let continued = [("result", "continued")];
         proxy_a
             .until_metric(HANDED_OVER, &continued, |count| {
-                count >= handed_over * f64::from(round + 1)
+                count >= handed_over * (round + 1) as f64
             })
             .await;
         // What a selector leaves out comes first: its watch has no bookmark yet, and A no history from before.
@@ -145,10 +160,11 @@ async fn a_watch_goes_on_at_another_apiserver_and_its_client_notices_nothing() {
         a.wait_ready().await;
         until_histories_are_known(&[&proxy_a]).await;
         // They have gone to B. So that they come back, B stops.
+        until_proved_by(&b, &proxy_a, proofs).await;
         b.kill();
         proxy_a
             .until_metric(HANDED_OVER, &continued, |count| {
-                count >= handed_over * f64::from(round + 1) * 2.0
+                count >= handed_over * proofs as f64
             })
             .await;
         b.start_again();
