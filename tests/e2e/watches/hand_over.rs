@@ -193,7 +193,6 @@ async fn a_watch_waits_for_the_only_apiserver() {
     for watch in &mut watches {
         watch.until(seen).await;
     }
-    until_proved(&proxy, 1).await;
     for number in 0..5 {
         write(
             &admin,
@@ -203,7 +202,9 @@ async fn a_watch_waits_for_the_only_apiserver() {
         )
         .await;
     }
-    for (signal, text) in [(Signal::Kill, "killed"), (Signal::Term, "told to stop")] {
+    let stops = [(Signal::Kill, "killed"), (Signal::Term, "told to stop")];
+    for (stopped, (signal, text)) in stops.into_iter().enumerate() {
+        until_proved_by(&server, &proxy, stopped + 1).await;
         server.process().signal(signal);
         until_gone(&mut server).await;
         server.start_again();
