@@ -98,28 +98,19 @@ impl ClusterState {
             .collect()
     }
 
-    /// Those of them that are to be asked, and whether a proxy has advertised itself there.
-    pub fn bare_candidates(&self) -> BTreeMap<SocketAddr, bool> {
-        let asked = self.unexplained().into_iter().take(MAX_ASKED);
-        asked
-            .map(|address| (address, self.records_at(|at| at == address)))
-            .collect()
-    }
-
-    fn records_at(&self, is_there: impl Fn(SocketAddr) -> bool) -> bool {
-        let mut records = self.servers.iter();
-        records.any(|(_, at)| is_there(at.value.record.endpoint))
-    }
-
     /// Whether nothing is known of what a living apiserver serves: it was never read, and no record tells of it. Where
     /// nobody answers, it may be another address of a server that is known by its proxy.
     pub(super) fn has_unknown_bare_server(&self) -> bool {
+        let has_record = |ip: IpAddr| {
+            let mut records = self.servers.iter();
+            records.any(|(_, at)| at.value.record.endpoint.ip() == ip)
+        };
         let mut unanswered = 0;
         for address in self.unexplained() {
             match self.asked.get(&address) {
                 None => return true,
                 Some(asked) if asked.led_to_proxy || asked.read.is_some() => {}
-                Some(_) if self.records_at(|at| at.ip() == address.ip()) => {}
+                Some(_) if has_record(address.ip()) => {}
                 Some(asked) if asked.failure == Some(NotRead::Nobody) => unanswered += 1,
                 Some(_) => return true,
             }
@@ -175,7 +166,7 @@ impl ClusterState {
                     // The server is there again, at this or another port, or it is this one.
                     && !self.has_proxy(endpoint.ip())
                     && !self.is_taken(endpoint)
-                    && !self.is_replaced(record)
+                    && self.servers.is_newest(record)
                     && self.lives(endpoint.ip())
                     && !self.reads(endpoint.ip())
             })

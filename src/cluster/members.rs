@@ -10,13 +10,14 @@
 //! returns under its ID as another release leaves resources in them that it no longer serves. If they were added to its
 //! discovery, requests for such resources would go to it again and again.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
 use hashbrown::HashMap;
 
 use super::absence::{self, Revisions};
+use super::bare::MAX_ASKED;
 use super::codec::{PeerEndpoint, stored_resource};
 use super::keys::{Topic, claim, claimant};
 use super::prefix::Versioned;
@@ -86,23 +87,13 @@ impl ClusterState {
 
     /// The servers without a proxy that are to be asked.
     pub fn candidates(&self, own: Option<&str>) -> Candidates {
-        let natives = self.native_peers(own).into_iter();
-        let natives = natives.map(|(id, address)| {
-            let id = Some(id);
-            (Unproxied { id, address }, true)
-        });
-        let bare = self.bare_candidates().into_iter();
-        let bare = bare.map(|(address, had_proxy)| (Unproxied { id: None, address }, had_proxy));
-        natives.chain(bare).collect()
-    }
-
-    /// Live apiservers without a proxy, whose discovery is to be read.
-    pub fn native_peers(&self, own: Option<&str>) -> BTreeMap<String, SocketAddr> {
         let entries = self.endpoints.iter();
-        entries
-            .filter(|(id, at)| Some(id.as_str()) != own && self.is_native(id, at))
-            .map(|(id, at)| (id.clone(), at.value.address))
-            .collect()
+        let natives = entries.filter(|(id, at)| Some(&***id) != own && self.is_native(id, at));
+        let natives = natives.map(|(id, at)| (Some(id.clone()), at.value.address, true));
+        let bare = self.unexplained().into_iter().take(MAX_ASKED);
+        let bare = bare.map(|address| (None, address, self.servers.has_address(address)));
+        let candidate = |(id, address, had_proxy)| (Unproxied { id, address }, had_proxy);
+        natives.chain(bare).map(candidate).collect()
     }
 
     /// Whether a server at another address than ours has this ID. With our own ID it is still another server.
@@ -147,7 +138,7 @@ impl ClusterState {
         let endpoint = live
             .map(|live| live.value.endpoint)
             .or(record.map(|record| record.value.record.endpoint))?;
-        if live.is_none() && (self.is_replaced(record?) || self.reads(endpoint.ip())) {
+        if live.is_none() && (!self.servers.is_newest(record?) || self.reads(endpoint.ip())) {
             return None;
         }
         let newest = live.is_some_and(|live| self.live.is_newest(live));
@@ -307,18 +298,11 @@ impl ClusterState {
         })
     }
 
-    /// Whether there is a record of this ID, and none that is newer has its address.
+    /// Whether there is a record of this ID, and none that is newer has its address: then the former server is gone for
+    /// good.
     fn has_newest_record(&self, id: &str) -> bool {
         let record = self.servers.get(id);
-        record.is_some_and(|at| !self.is_replaced(at))
-    }
-
-    /// Whether a newer record has the same address: then the former server is gone for good.
-    pub(super) fn is_replaced(&self, record: &Versioned<UnpackedRecord>) -> bool {
-        let endpoint = record.value.record.endpoint;
-        self.servers.iter().any(|(_, other)| {
-            other.value.record.endpoint == endpoint && other.revision > record.revision
-        })
+        record.is_some_and(|at| self.servers.is_newest(at))
     }
 
     pub(super) fn is_taken(&self, address: SocketAddr) -> bool {

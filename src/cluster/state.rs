@@ -430,6 +430,12 @@ fn shared(served: Arc<ServedSet>, sets: &mut Vec<Arc<ServedSet>>) -> Arc<ServedS
     served
 }
 
+impl Addressed for UnpackedRecord {
+    fn address(&self) -> SocketAddr {
+        self.record.endpoint
+    }
+}
+
 impl Addressed for LiveKey {
     fn address(&self) -> SocketAddr {
         self.endpoint

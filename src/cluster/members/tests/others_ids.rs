@@ -29,8 +29,8 @@ fn the_ids_of_servers_at_other_addresses_are_theirs() {
 fn a_record_under_a_former_id_hides_no_apiserver_of_this_id() {
     let mut messages = vec![(Topic::Servers, record("c", OWN, 2)), entry("c", C, 3)];
     let natives = |messages: &[(Topic, EtcdItem)]| {
-        let peers = state(messages.to_vec()).native_peers(Some("a"));
-        peers.into_keys().collect::<Vec<_>>()
+        let state = state(messages.to_vec());
+        native_peers(&state)
     };
     assert!(natives(&messages).is_empty());
     messages.push((Topic::Servers, record("a", OWN, 4)));
