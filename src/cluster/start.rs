@@ -12,7 +12,7 @@ use super::connector::Connector;
 use super::etcd::EtcdSource;
 use super::keys::{EtcdKeys, Topic};
 use super::state::ClusterState;
-use super::watch::{Queued, follow, queue};
+use super::watch::{follow, queue};
 use crate::client::{ClientMaker, MakerError};
 use crate::config::settings::SharedSettings;
 use crate::config::{BareServersMode, Config};
@@ -54,8 +54,15 @@ pub fn start(
     if config.rerouting.bare_servers == BareServersMode::Ignore {
         state.topics.remove(&Topic::MasterLeases);
     }
-    let topics = state.topics.keys().copied();
-    let messages = follow_etcd(config, given, topics, control);
+    let (sink, messages) = queue(QUEUE);
+    let log_throttle = Arc::default();
+    for (number, topic) in state.topics.keys().copied().enumerate() {
+        // Each follower starts at another member of etcd.
+        let connector = given.connector.starting_at(number);
+        let source = EtcdSource::new(connector, given.keys.of(topic), config.peer.lease_ttl);
+        let (sink, log_throttle) = (sink.clone(), Arc::clone(&log_throttle));
+        control.spawn(follow(source, topic, sink, log_throttle));
+    }
     let etcd = EtcdReader::new(given.connector.clone(), given.keys.clone());
     let absence = given.published.absence.clone();
     control.spawn(async move { absence.serve(etcd).await });
@@ -82,26 +89,4 @@ pub fn start(
     };
     control.spawn(catalog.run());
     Ok(())
-}
-
-/// Each follower starts at another member of etcd.
-fn follow_etcd(
-    config: &Config,
-    given: &Foundation,
-    topics: impl Iterator<Item = Topic>,
-    control: &mut JoinSet<()>,
-) -> mpsc::Receiver<Queued> {
-    let (sink, messages) = queue(QUEUE);
-    let log_throttle = Arc::default();
-    for (number, topic) in topics.enumerate() {
-        let connector = given.connector.starting_at(number);
-        let source = EtcdSource::new(connector, given.keys.of(topic), config.peer.lease_ttl);
-        control.spawn(follow(
-            source,
-            topic,
-            sink.clone(),
-            Arc::clone(&log_throttle),
-        ));
-    }
-    messages
 }
