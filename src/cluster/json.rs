@@ -5,18 +5,12 @@ use serde::de::{self, DeserializeOwned};
 
 /// Where JSON cannot be read, and not what is there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("its JSON cannot be read at line {line}, column {column}")]
-pub struct JsonError {
-    line: usize,
-    column: usize,
-}
+#[error("its JSON cannot be read at line {0}, column {1}")]
+pub struct JsonError(usize, usize);
 
 impl From<serde_json::Error> for JsonError {
     fn from(error: serde_json::Error) -> Self {
-        Self {
-            line: error.line(),
-            column: error.column(),
-        }
+        Self(error.line(), error.column())
     }
 }
 

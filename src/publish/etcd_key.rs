@@ -71,19 +71,15 @@ impl EtcdKey {
             return Ok(false);
         }
         let options = GetOptions::new().with_revision(revision).with_keys_only();
-        match get(etcd, &self.key, options).await {
-            Ok(answer) => {
-                let there = answer.kvs().first().map(|kv| kv.mod_revision());
-                Ok(there != Some(revision))
-            }
+        let answer = match get(etcd, &self.key, options).await {
             // That revision is compacted, unless the key is another one now.
             Err(error) if error.is_out_of_range() => {
-                let answer = get(etcd, &self.key, GetOptions::new().with_keys_only()).await?;
-                let there = answer.kvs().first().map(|kv| kv.mod_revision());
-                Ok(there != Some(revision))
+                get(etcd, &self.key, GetOptions::new().with_keys_only()).await?
             }
-            Err(error) => Err(error),
-        }
+            answer => answer?,
+        };
+        let there = answer.kvs().first().map(|kv| kv.mod_revision());
+        Ok(there != Some(revision))
     }
 
     /// Reads the value; the next write may replace it.
