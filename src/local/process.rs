@@ -32,10 +32,7 @@ pub fn lingers(address: SocketAddr) -> bool {
 }
 
 fn is_held(sockets: &[Socket], own: &HashSet<u64>, address: SocketAddr) -> bool {
-    let is_listening = listening(sockets, address.port()).any(|it| {
-        let ip = it.local.ip();
-        ip == address.ip() || ip.is_unspecified()
-    });
+    let is_listening = listening_for(sockets, address).next().is_some();
     // One that listens everywhere connects to itself here.
     let itself = [
         address.ip(),
@@ -63,11 +60,13 @@ pub fn listeners(port: u16) -> Vec<IpAddr> {
 /// The sockets that listen at `address`, or everywhere at its port; no later one has the same number. Reads files of the kernel.
 pub fn listening_at(address: SocketAddr) -> HashSet<u64> {
     let sockets = sockets(address.port());
-    let there = listening(&sockets, address.port()).filter(|it| {
-        let ip = it.local.ip();
-        ip == address.ip() || ip.is_unspecified()
-    });
+    let there = listening_for(&sockets, address);
     there.map(|it| it.inode).collect()
+}
+
+fn listening_for(sockets: &[Socket], address: SocketAddr) -> impl Iterator<Item = &Socket> {
+    let at_port = listening(sockets, address.port());
+    at_port.filter(move |it| it.local.ip() == address.ip() || it.local.ip().is_unspecified())
 }
 
 fn listening(sockets: &[Socket], port: u16) -> impl Iterator<Item = &Socket> {
@@ -117,16 +116,12 @@ fn socket(line: &str) -> Option<Socket> {
 /// Words of the processor's byte order, and the port.
 fn address(text: &str) -> Option<SocketAddr> {
     let (ip, port) = text.split_once(':')?;
-    let word = |at: usize| u32::from_str_radix(ip.get(at..at + 8)?, 16).ok();
-    let first = word(0)?.to_ne_bytes();
-    let ip = match ip.len() {
-        8 => IpAddr::from(first),
-        _ => {
-            let others = [word(8)?, word(16)?, word(24)?].map(u32::to_ne_bytes);
-            let octets = [first, others[0], others[1], others[2]];
-            let octets: [u8; 16] = octets.concat().try_into().ok()?;
-            IpAddr::from(octets).to_canonical()
-        }
+    let words = (0..ip.len()).step_by(8).map(|at| ip.get(at..at + 8));
+    let octets = words.map(|word| Some(u32::from_str_radix(word?, 16).ok()?.to_ne_bytes()));
+    let octets = octets.collect::<Option<Vec<_>>>()?.concat();
+    let ip = match <[u8; 4]>::try_from(&*octets) {
+        Ok(v4) => IpAddr::from(v4),
+        Err(_) => IpAddr::from(<[u8; 16]>::try_from(octets).ok()?).to_canonical(),
     };
     Some(SocketAddr::new(ip, u16::from_str_radix(port, 16).ok()?))
 }
@@ -139,13 +134,11 @@ fn own_inodes() -> HashSet<u64> {
 fn inodes(directory: &Path) -> impl Iterator<Item = u64> {
     let files = fs::read_dir(directory).into_iter().flatten();
     let links = files.filter_map(|file| fs::read_link(file.ok()?.path()).ok());
-    links.filter_map(|link| inode(&link))
-}
-
-/// `socket:[INODE]`.
-fn inode(link: &Path) -> Option<u64> {
-    let inode = link.to_str()?.strip_prefix("socket:[")?.strip_suffix(']')?;
-    inode.parse().ok()
+    // `socket:[INODE]`.
+    links.filter_map(|link| {
+        let inode = link.to_str()?.strip_prefix("socket:[")?.strip_suffix(']')?;
+        inode.parse().ok()
+    })
 }
 
 #[cfg(test)]
