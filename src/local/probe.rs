@@ -21,7 +21,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use http::StatusCode;
-use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
+use tokio::time::{MissedTickBehavior, interval};
 
 use super::state::LocalState;
 use crate::client::{Client, ClientError, ClientResponse, ConnectionEnd};
@@ -42,20 +42,18 @@ enum Trigger {
 
 /// Probes until dropped.
 pub async fn run(mut client: Client, state: Arc<LocalState>, every: Duration) {
-    let mut ticks = interval(every);
-    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut last_end: Option<Instant> = None;
-    let mut last_wanted: Option<Instant> = None;
+    let [mut ticks, mut ends, mut wishes] = [every, PAUSE, PAUSE].map(|pause| {
+        let mut ticks = interval(pause);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        ticks
+    });
     let mut known = state.epoch();
     loop {
         let trigger = tokio::select! {
             biased;
             end = client.ended() => {
                 // The first one is probed at once: nothing else shows a restart until the new process listens.
-                if let Some(last) = last_end {
-                    sleep_until(last + PAUSE).await;
-                }
-                last_end = Some(Instant::now());
+                ends.tick().await;
                 match end {
                     ConnectionEnd::Closed => Trigger::Routine,
                     ConnectionEnd::Broken => Trigger::Cut,
@@ -63,10 +61,7 @@ pub async fn run(mut client: Client, state: Arc<LocalState>, every: Duration) {
             }
             () = state.suspected.notified() => Trigger::Lease,
             () = state.wanted.notified() => {
-                if let Some(last) = last_wanted {
-                    sleep_until(last + PAUSE).await;
-                }
-                last_wanted = Some(Instant::now());
+                wishes.tick().await;
                 Trigger::Routine
             }
             _ = ticks.tick() => Trigger::Routine,
