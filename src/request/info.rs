@@ -19,7 +19,7 @@ use std::borrow::Cow;
 
 use http::Method;
 
-use path::{AmbiguousPath, ParsedPath, read_path};
+use path::{ParsedPath, read_path};
 use query::selected_name;
 pub use query::{is_set, parameter_name, query_values};
 
@@ -175,15 +175,13 @@ pub fn read<'a>(method: &Method, path: &'a str, query: Option<&'a str>) -> Reque
         return no_resource(Target::Other, false);
     }
     match read_path(path) {
-        Ok(ParsedPath::Resource(special, resource)) => {
+        Some(ParsedPath::Resource(special, resource)) => {
             resource_request(method, special, resource, query)
         }
-        Ok(ParsedPath::Discovery(discovery)) => no_resource(Target::Discovery(discovery), false),
+        Some(ParsedPath::Discovery(discovery)) => no_resource(Target::Discovery(discovery), false),
         // The query sets the duration of a profile; kube-apiserver counts these requests as
         // long-running.
-        Ok(ParsedPath::Nothing) | Err(AmbiguousPath) => {
-            no_resource(Target::Other, path.starts_with("/debug/pprof/"))
-        }
+        None => no_resource(Target::Other, path.starts_with("/debug/pprof/")),
     }
 }
 

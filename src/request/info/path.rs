@@ -10,25 +10,22 @@ use crate::kube::gvr::GroupVersion;
 pub(super) enum ParsedPath<'a> {
     Resource(Option<Verb>, ResourceRequest<'a>),
     Discovery(DiscoveryDocument),
-    Nothing,
 }
 
-/// A path that others might read differently.
-pub(super) struct AmbiguousPath;
-
-pub(super) fn read_path(path: &str) -> Result<ParsedPath<'_>, AmbiguousPath> {
+/// `None`, here and below: nothing of these, or others might read the path differently.
+pub(super) fn read_path(path: &str) -> Option<ParsedPath<'_>> {
     let mut segments = Segments::of(path);
     let group = match segments.next()?.as_deref() {
         Some("api") => Cow::Borrowed(""),
         Some("apis") => match segments.next()? {
             Some(group) => group,
-            None => return Ok(ParsedPath::Discovery(DiscoveryDocument::Groups)),
+            None => return Some(ParsedPath::Discovery(DiscoveryDocument::Groups)),
         },
         Some("openapi") => return read_openapi(path, segments),
-        _ => return Ok(ParsedPath::Nothing),
+        _ => return None,
     };
     let Some(version) = segments.next()? else {
-        return Ok(ParsedPath::Discovery(match &*group {
+        return Some(ParsedPath::Discovery(match &*group {
             "" => DiscoveryDocument::Versions,
             _ => DiscoveryDocument::Group(group.into_owned()),
         }));
@@ -37,7 +34,7 @@ pub(super) fn read_path(path: &str) -> Result<ParsedPath<'_>, AmbiguousPath> {
         Some(first) => read_resource(group, version, first, segments),
         None => {
             let of = GroupVersion::new(&group, &version);
-            Ok(ParsedPath::Discovery(DiscoveryDocument::Resources(of)))
+            Some(ParsedPath::Discovery(DiscoveryDocument::Resources(of)))
         }
     }
 }
@@ -47,7 +44,7 @@ fn read_resource<'a>(
     version: Cow<'a, str>,
     first: Cow<'a, str>,
     mut segments: Segments<'a>,
-) -> Result<ParsedPath<'a>, AmbiguousPath> {
+) -> Option<ParsedPath<'a>> {
     let special = match first.as_ref() {
         "watch" => Some(Verb::Watch),
         "proxy" => Some(Verb::Proxy),
@@ -58,7 +55,7 @@ fn read_resource<'a>(
         version,
         // `/api/v1/watch` alone is an error to the apiserver, too.
         resource: if special.is_some() {
-            segments.next()?.ok_or(AmbiguousPath)?
+            segments.next()??
         } else {
             first
         },
@@ -75,12 +72,12 @@ fn read_resource<'a>(
         _ => request.name = segments.next_name()?.unwrap_or_default(),
     }
     if special.is_some() && is_dots(&request.name) {
-        return Err(AmbiguousPath);
+        return None;
     }
     request.form.named = !request.name.is_empty();
     if special == Some(Verb::Proxy) {
         request.subresource = Cow::default();
-        return Ok(ParsedPath::Resource(special, request));
+        return Some(ParsedPath::Resource(special, request));
     }
     if request.subresource.is_empty() {
         request.subresource = segments.next()?.unwrap_or_default();
@@ -93,16 +90,16 @@ fn read_resource<'a>(
         request.form.longer = segments.next()?.is_some();
         segments.finish()?;
     } else if is_dots(&request.name) {
-        return Err(AmbiguousPath);
+        return None;
     }
-    Ok(ParsedPath::Resource(special, request))
+    Some(ParsedPath::Resource(special, request))
 }
 
 /// What follows `namespaces`: nothing, one of them, or something inside it.
 fn read_namespace<'a>(
     request: &mut ResourceRequest<'a>,
     segments: &mut Segments<'a>,
-) -> Result<(), AmbiguousPath> {
+) -> Option<()> {
     request.namespace = segments.next()?.unwrap_or_default();
     match segments.next()? {
         Some(inside) if inside != "status" && inside != "finalize" => {
@@ -116,19 +113,16 @@ fn read_namespace<'a>(
             request.name = request.namespace.clone();
         }
     }
-    Ok(())
+    Some(())
 }
 
-fn read_openapi<'a>(
-    path: &'a str,
-    mut segments: Segments<'a>,
-) -> Result<ParsedPath<'a>, AmbiguousPath> {
+fn read_openapi<'a>(path: &'a str, mut segments: Segments<'a>) -> Option<ParsedPath<'a>> {
     let mut next = || segments.next();
     // One more than any document has.
     let names = [next()?, next()?, next()?, next()?, next()?];
     let document = match names.each_ref().map(Option::as_deref) {
         // These are found by their exact path: with a slash at its end it is another one.
-        _ if path.ends_with('/') => return Ok(ParsedPath::Nothing),
+        _ if path.ends_with('/') => return None,
         [Some("v2"), None, ..] => DiscoveryDocument::OpenApiV2,
         [Some("v3"), None, ..] => DiscoveryDocument::OpenApiV3,
         [Some("v3"), Some("api"), Some(version), None, _] => {
@@ -138,9 +132,9 @@ fn read_openapi<'a>(
             DiscoveryDocument::OpenApiV3Version(GroupVersion::new(group, version))
         }
         // All servers have the same.
-        _ => return Ok(ParsedPath::Nothing),
+        _ => return None,
     };
-    Ok(ParsedPath::Discovery(document))
+    Some(ParsedPath::Discovery(document))
 }
 
 /// The segments of a well-formed path, decoded one by one.
@@ -157,18 +151,18 @@ impl<'a> Segments<'a> {
     }
 
     /// The next segment.
-    fn next(&mut self) -> Result<Option<Cow<'a, str>>, AmbiguousPath> {
+    fn next(&mut self) -> Option<Option<Cow<'a, str>>> {
         match self.next_name()? {
-            Some(segment) if is_dots(&segment) => Err(AmbiguousPath),
-            segment => Ok(segment),
+            Some(segment) if is_dots(&segment) => None,
+            segment => Some(segment),
         }
     }
 
     /// The next segment, an object's name. It may be `.` or `..`: no apiserver leaves these out or goes up a level. Each
     /// that serves the resource refuses them as names. One slash at the end of the path begins no segment.
-    fn next_name(&mut self) -> Result<Option<Cow<'a, str>>, AmbiguousPath> {
+    fn next_name(&mut self) -> Option<Option<Cow<'a, str>>> {
         let Some(unread) = self.unread.take().filter(|it| !it.is_empty()) else {
-            return Ok(None);
+            return Some(None);
         };
         // Segments are short: this takes half the time of `str::split_once`.
         let slash = unread.bytes().position(|byte| byte == b'/');
@@ -183,24 +177,24 @@ impl<'a> Segments<'a> {
     }
 
     /// Reads on to the end, for doubts only.
-    fn finish(mut self) -> Result<(), AmbiguousPath> {
+    fn finish(mut self) -> Option<()> {
         while self.next()?.is_some() {}
-        Ok(())
+        Some(())
     }
 }
 
-fn decode_segment(raw: &str) -> Result<Cow<'_, str>, AmbiguousPath> {
+fn decode_segment(raw: &str) -> Option<Cow<'_, str>> {
     if raw.is_empty() {
-        return Err(AmbiguousPath);
+        return None;
     }
     if !raw.bytes().any(|byte| byte == b'%') {
-        return Ok(Cow::Borrowed(raw));
+        return Some(Cow::Borrowed(raw));
     }
     let segment = unescape(raw, false).and_then(|bytes| String::from_utf8(bytes).ok());
     // Go decodes before it cuts at slashes: with an encoded one there are more segments than it seems.
     let is_plain = |segment: &String| !segment.contains(|c: char| c == '/' || c.is_ascii_control());
-    let segment = segment.filter(is_plain).ok_or(AmbiguousPath)?;
-    Ok(Cow::Owned(segment))
+    let segment = segment.filter(is_plain)?;
+    Some(Cow::Owned(segment))
 }
 
 fn is_dots(segment: &str) -> bool {
