@@ -25,7 +25,8 @@ const AGAIN: Duration = Duration::from_secs(1);
 
 /// The serving threads and what stops them.
 pub struct ServingThreads {
-    cut: watch::Sender<bool>,
+    /// Dropping it ends the threads.
+    cut: watch::Sender<()>,
     metrics: Arc<ConnectionMetrics>,
     workers: Vec<JoinHandle<()>>,
 }
@@ -48,7 +49,7 @@ impl ServingThreads {
             }
             tokio::time::sleep(INTERVAL).await;
         }
-        self.cut.send_replace(true);
+        drop(self.cut);
         for worker in self.workers {
             if worker.join().is_err() {
                 tracing::error!("a serving thread had panicked");
@@ -66,7 +67,7 @@ pub fn start(
     tls: Arc<ArcSwap<ServingTls>>,
     metrics: ConnectionMetrics,
 ) -> io::Result<ServingThreads> {
-    let (cut, cuts) = watch::channel(false);
+    let (cut, cuts) = watch::channel(());
     let metrics = Arc::new(metrics);
     let serve = |(index, listeners): (usize, Vec<TcpListener>)| {
         let acceptor = Arc::new(ConnectionAcceptor {
@@ -77,14 +78,16 @@ pub fn start(
             max_clients: files::for_clients(),
             handshake_lock: Mutex::default(),
         });
-        let accepting = accept(acceptor, listeners, listens.clone());
-        let mut cut = cuts.clone();
+        let (listens, mut cut) = (listens.clone(), cuts.clone());
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()?;
         let serving = async move {
-            tokio::spawn(accepting);
-            becomes_true(&mut cut).await;
+            for listener in listeners {
+                tokio::spawn(accept_at(acceptor.clone(), listener, listens.clone()));
+            }
+            // Nothing is ever sent: this is the end of the sender.
+            let _ = cut.changed().await;
         };
         std::thread::Builder::new()
             .name(format!("serve-{index}"))
@@ -96,17 +99,6 @@ pub fn start(
         cut,
         metrics,
     })
-}
-
-/// Accepts on all listeners of a thread.
-async fn accept(
-    acceptor: Arc<ConnectionAcceptor>,
-    listeners: Vec<TcpListener>,
-    listens: watch::Receiver<bool>,
-) {
-    for listener in listeners {
-        tokio::spawn(accept_at(acceptor.clone(), listener, listens.clone()));
-    }
 }
 
 /// Accepts whenever it is to listen.
@@ -138,12 +130,6 @@ async fn accept_at(
             }
         }
     }
-}
-
-/// Resolves when the value is true, or when its sender is gone.
-async fn becomes_true(watched: &mut watch::Receiver<bool>) {
-    // The guard in the result must not be held.
-    let _ = watched.wait_for(|value| *value).await.is_ok();
 }
 
 async fn becomes_false(watched: &mut watch::Receiver<bool>) {
