@@ -51,11 +51,7 @@ impl<'a> Search<'a> {
         }
         for next in candidates(self.intermediates, last) {
             // An intermediate needs BasicConstraints: X.509 v1 certificates are no CAs here.
-            let is_authority = next
-                .extensions
-                .basic
-                .as_ref()
-                .is_some_and(|basic| basic.is_ca);
+            let is_authority = next.extensions.basic.is_some_and(|basic| basic.is_ca);
             if self.signed_last(next, chain)? && is_authority && self.is_valid(next, chain) {
                 chain.push(next);
                 if self.reaches_root(chain)? {
@@ -72,22 +68,16 @@ impl<'a> Search<'a> {
         if is_in_chain(chain, candidate) {
             return Some(false);
         }
-        let basic = &candidate.extensions.basic;
-        let may_sign = !candidate.extensions.must_not_sign
-            && match basic {
-                Some(basic) => basic.is_ca,
-                None => candidate.version != 3,
-            };
+        let extensions = &candidate.extensions;
+        let is_authority = extensions.basic.map(|basic| basic.is_ca);
+        let may_sign = !extensions.must_not_sign && is_authority.unwrap_or(candidate.version != 3);
         let Some(last) = chain.last().filter(|_| may_sign) else {
             self.spend(1)?;
             return Some(false);
         };
-        self.spend(candidate.key.cost(&last.signing))?;
-        Some(
-            candidate
-                .key
-                .verifies(&last.signing, &last.signed, &last.signature),
-        )
+        let (key, signing) = (&candidate.key, &last.signing);
+        self.spend(key.cost(signing))?;
+        Some(key.verifies(signing, &last.signed, &last.signature))
     }
 
     /// `None`: not enough is left.

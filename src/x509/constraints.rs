@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use der::asn1::AnyRef;
 use der::{Tag, Tagged as _};
 
-use super::der::{DerReader, constructed};
+use super::der::{DerReader, constructed, context};
 use super::domain;
 
 // The types of names that Go knows, by the numbers of their tags.
@@ -108,13 +108,8 @@ fn subtrees(list: &[u8], all_known: &mut bool) -> Option<Vec<Subtree>> {
 }
 
 fn known_type(tag: Tag) -> Option<u8> {
-    match tag {
-        Tag::ContextSpecific {
-            constructed: false,
-            number,
-        } => Some(number.value()).filter(|number| [EMAIL, DNS, URI, IP].contains(number)),
-        _ => None,
-    }
+    let mut known = [EMAIL, DNS, URI, IP].into_iter();
+    known.find(|number| context(*number) == tag)
 }
 
 /// Whether it can be read: an address and a mask; a domain, or a period and a domain; a mailbox.

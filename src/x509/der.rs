@@ -10,19 +10,13 @@ use der::{Decode, FixedTag, Reader as _, SliceReader, Tag, TagNumber, Tagged as 
 pub(super) struct DerReader<'a>(SliceReader<'a>);
 
 /// Tag `[number]`, primitive.
-pub(super) const fn context(number: u8) -> Tag {
-    Tag::ContextSpecific {
-        constructed: false,
-        number: TagNumber::new(number),
-    }
+pub(super) fn context(number: u8) -> Tag {
+    TagNumber::new(number).context_specific(false)
 }
 
 /// Tag `[number]`, constructed.
-pub(super) const fn constructed(number: u8) -> Tag {
-    Tag::ContextSpecific {
-        constructed: true,
-        number: TagNumber::new(number),
-    }
+pub(super) fn constructed(number: u8) -> Tag {
+    TagNumber::new(number).context_specific(true)
 }
 
 impl<'a> DerReader<'a> {
