@@ -35,42 +35,33 @@ impl StatusReader {
     /// The proxy is ready while none of these fails.
     pub fn checks(&self) -> [CheckStatus; 7] {
         let shared = &self.shared;
-        let snapshot = shared.published.snapshot.load();
-        let trust_problems = shared.local.trust_problems();
-        let failing = |name: &str, missing: Option<String>| CheckStatus {
-            missing,
-            name: name.to_owned(),
-        };
-        let check = |name, ok: bool, why: &str| failing(name, (!ok).then(|| why.to_owned()));
-        [
-            check(
-                "etcd-synced",
-                snapshot.synced,
-                "the state in etcd was never read completely since start",
-            ),
-            check(
+        let (local, snapshot) = (&shared.local, shared.published.snapshot.load());
+        let unless = |ok: bool, why: &str| (!ok).then(|| why.to_owned());
+        let unread = "the state in etcd was never read completely since start";
+        let uninitialized = "/readyz was not 200 since the apiserver started";
+        let unready = "the last /readyz of the apiserver was not 200";
+        let unknown = "what the apiserver serves is not known";
+        let trust_problems = local.trust_problems();
+        let checks = [
+            ("etcd-synced", unless(snapshot.synced, unread)),
+            (
                 "apiserver-initialized",
-                shared.local.is_initialized(),
-                "/readyz was not 200 since the apiserver started",
+                unless(local.is_initialized(), uninitialized),
             ),
-            check(
-                "apiserver-ready",
-                shared.local.is_ready(),
-                "the last /readyz of the apiserver was not 200",
-            ),
+            ("apiserver-ready", unless(local.is_ready(), unready)),
             // Before it can be asked a check above fails, and nothing is known of this one.
-            failing(
+            (
                 "requestheader",
-                trust_problems.filter(|_| shared.local.can_be_asked()),
+                trust_problems.filter(|_| local.can_be_asked()),
             ),
-            check(
-                "discovery-read",
-                snapshot.local_known,
-                "what the apiserver serves is not known",
-            ),
-            failing("published", shared.announcement.missing()),
-            check("serving", !shared.shutdown.is_leaving(), "stopping"),
-        ]
+            ("discovery-read", unless(snapshot.local_known, unknown)),
+            ("published", shared.announcement.missing()),
+            ("serving", unless(!shared.shutdown.is_leaving(), "stopping")),
+        ];
+        checks.map(|(name, missing)| {
+            let name = name.to_owned();
+            CheckStatus { missing, name }
+        })
     }
 
     /// What the catalog knows, server by server; null where its task has ended.
