@@ -15,6 +15,10 @@ pub struct Backoff {
 }
 
 impl Backoff {
+    pub const fn between(first: Duration, longest: Duration) -> Self {
+        Self { first, longest }
+    }
+
     /// The pause after this many failures in a row; jitter shortens it by at most half. `random`: from 0 up to 1.
     pub fn pause(&self, failures: u32, random: f64) -> Duration {
         let doublings = failures.saturating_sub(1);

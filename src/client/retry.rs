@@ -11,10 +11,7 @@ use crate::retry::Backoff;
 use if_ready::retry::{self, MOST_RETRIES, Outcome};
 
 /// The pause after a broken connection.
-const BACKOFF: Backoff = Backoff {
-    first: Duration::from_millis(100),
-    longest: Duration::from_secs(5),
-};
+const BACKOFF: Backoff = Backoff::between(Duration::from_millis(100), Duration::from_secs(5));
 
 /// How long to wait before the next attempt; `None`: `outcome` is final.
 ///

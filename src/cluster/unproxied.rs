@@ -92,10 +92,7 @@ pub enum NotRead {
 pub(super) const SETTLE: Duration = Duration::from_millis(250);
 
 /// While nobody answers.
-const BACKOFF: Backoff = Backoff {
-    first: Duration::from_secs(1),
-    longest: Duration::from_secs(30),
-};
+const BACKOFF: Backoff = Backoff::between(Duration::from_secs(1), Duration::from_secs(30));
 
 /// So many failures in a row do not unmake what was read: a server that has much to do is still a target.
 const TOLERATED: u32 = 2;

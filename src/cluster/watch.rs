@@ -57,10 +57,7 @@ impl Sink {
 /// Until a prefix that may not be read is tried again.
 const FORBIDDEN_PAUSE: Duration = Duration::from_secs(60);
 
-const BACKOFF: Backoff = Backoff {
-    first: Duration::from_millis(100),
-    longest: Duration::from_secs(10),
-};
+const BACKOFF: Backoff = Backoff::between(Duration::from_millis(100), Duration::from_secs(10));
 
 /// Follows a topic until the queue behind `sink` is dropped, and retries after every failure. `throttle` is shared by all
 /// topics of one etcd.

@@ -266,10 +266,7 @@ impl Tracked {
         match self.failures.checked_sub(others) {
             None => Duration::ZERO,
             Some(more) => {
-                let backoff = Backoff {
-                    first: FIRST_PAUSE,
-                    longest: every,
-                };
+                let backoff = Backoff::between(FIRST_PAUSE, every);
                 backoff.random_pause(more.saturating_add(1))
             }
         }

@@ -24,10 +24,7 @@ use crate::retry::{Backoff, jittered, sleep_until};
 use crate::tls::credentials::Current;
 
 /// After a failed check.
-const BACKOFF: Backoff = Backoff {
-    first: Duration::from_millis(250),
-    longest: Duration::from_secs(30),
-};
+const BACKOFF: Backoff = Backoff::between(Duration::from_millis(250), Duration::from_secs(30));
 
 /// Between two readings of the names while etcd does not tell them.
 const REREAD: Duration = Duration::from_secs(60);

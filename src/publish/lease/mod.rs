@@ -37,10 +37,7 @@ use crate::log_throttle::{LogRateLimit, LogThrottle, warn_new};
 use crate::retry::Backoff;
 
 /// From 200 to 400 ms after the first failure, from 10 to 20 s at most.
-const BACKOFF: Backoff = Backoff {
-    first: Duration::from_millis(400),
-    longest: Duration::from_secs(20),
-};
+const BACKOFF: Backoff = Backoff::between(Duration::from_millis(400), Duration::from_secs(20));
 /// How often one write is tried while others change the same Lease.
 const MOST_TRIES: usize = 6;
 /// How long one request is tried.
