@@ -14,7 +14,7 @@ use rustls::pki_types::CertificateDer;
 
 use super::credential;
 use crate::tls::verify::{self, ClientCas};
-use crate::x509::{Attribute, PresentedChain, overlap};
+use crate::x509::{Attribute, PresentedChain, unchanged};
 
 /// The state of a client connection.
 #[derive(Debug)]
@@ -156,10 +156,10 @@ impl Authenticator {
             return verdict.owner.clone();
         }
         let (owner, unchanged) = match PresentedChain::parse(&connection.chain) {
-            Some(presented) => (
-                self.authenticate(&presented, now),
-                overlap(&presented.unchanged(now), &self.cas.unchanged(now)),
-            ),
+            Some(presented) => {
+                let all = presented.certificates().chain(self.cas.certificates());
+                (self.authenticate(&presented, now), unchanged(all, now))
+            }
             None => (Caller::Unverifiable, 0..=u64::MAX),
         };
         connection.verdict.store(Some(Arc::new(Verdict {

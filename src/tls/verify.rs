@@ -15,7 +15,7 @@ use rustls::{CertificateError, DigitallySignedStruct, DistinguishedName, Signatu
 use webpki::RawPublicKeyEntity;
 
 use super::store::ALGORITHMS;
-use crate::x509::{self, Roots, pem};
+use crate::x509::{Certificate, Roots, pem};
 
 /// Accepts every client certificate that can be parsed; requests one, requires none.
 #[derive(Debug)]
@@ -118,9 +118,9 @@ pub struct ClientCas {
 }
 
 impl ClientCas {
-    /// Unix seconds around `now` in which no root begins or ceases to be valid.
-    pub fn unchanged(&self, now: u64) -> RangeInclusive<u64> {
-        x509::overlap(&self.users.unchanged(now), &self.peers.unchanged(now))
+    pub fn certificates(&self) -> impl Iterator<Item = &Certificate> {
+        let users = self.users.certificates();
+        users.chain(self.peers.certificates())
     }
 }
 

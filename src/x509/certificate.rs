@@ -2,8 +2,6 @@
 //!
 //! Parts are slices of one copy of the certificate, so CAs are parsed only once.
 
-use std::ops::RangeInclusive;
-
 use bytes::Bytes;
 use der::Tag;
 use der::asn1::IntRef;
@@ -86,15 +84,6 @@ impl Certificate {
     pub(super) fn is_valid_at(&self, now: u64) -> bool {
         let now = i64::try_from(now).unwrap_or(i64::MAX);
         (self.not_before..=self.not_after).contains(&now)
-    }
-
-    /// Unix seconds around `now` in which it neither becomes valid nor expires.
-    pub(super) fn unchanged(&self, now: u64) -> RangeInclusive<u64> {
-        let changes = [self.not_before, self.not_after + 1];
-        let changes = changes.map(|change| u64::try_from(change).unwrap_or(0));
-        let from = changes.iter().filter(|change| **change <= now).max();
-        let next = changes.iter().filter(|change| **change > now).min();
-        from.copied().unwrap_or(0)..=next.map_or(u64::MAX, |next| next - 1)
     }
 }
 

@@ -16,13 +16,9 @@ pub(super) const ECDSA_P224: AlgorithmIdentifier = AlgorithmIdentifier::from_sli
     0x06, 0x07, 0x2a, 0x86, 0x48, 0xce, 0x3d, 0x02, 0x01, 0x06, 0x05, 0x2b, 0x81, 0x04, 0x00, 0x21,
 ]);
 
-/// ECDSA on one curve with one hash.
+/// ECDSA with the keys of one curve and one hash.
 #[derive(Debug)]
-struct Curve {
-    key: AlgorithmIdentifier,
-    hash: Hash,
-    verify: Verify,
-}
+struct Ecdsa(AlgorithmIdentifier, Hash, Verify);
 
 /// ECDSA with a hash, and the hash.
 type Hash = (AlgorithmIdentifier, &'static digest::Algorithm);
@@ -31,16 +27,16 @@ const SHA256: Hash = (alg_id::ECDSA_SHA256, &digest::SHA256);
 const SHA384: Hash = (alg_id::ECDSA_SHA384, &digest::SHA384);
 const SHA512: Hash = (alg_id::ECDSA_SHA512, &digest::SHA512);
 
-/// Whether the key (an uncompressed point) made the signature (DER) of the hash.
-type Verify = fn(key: &[u8], hash: &[u8], signature: &[u8]) -> bool;
+/// `None`: the key (an uncompressed point) has not made the signature (DER) of the hash.
+type Verify = fn(key: &[u8], hash: &[u8], signature: &[u8]) -> Option<()>;
 
-impl SignatureVerificationAlgorithm for Curve {
+impl SignatureVerificationAlgorithm for Ecdsa {
     fn public_key_alg_id(&self) -> AlgorithmIdentifier {
-        self.key
+        self.0
     }
 
     fn signature_alg_id(&self) -> AlgorithmIdentifier {
-        self.hash.0
+        self.1.0
     }
 
     fn verify_signature(
@@ -50,13 +46,12 @@ impl SignatureVerificationAlgorithm for Curve {
         signature: &[u8],
     ) -> Result<(), InvalidSignature> {
         const UNCOMPRESSED: u8 = 4;
-        let hash = digest::digest(self.hash.1, message);
-        let good = public_key.first() == Some(&UNCOMPRESSED)
-            && (self.verify)(public_key, hash.as_ref(), signature);
-        match good {
-            true => Ok(()),
-            false => Err(InvalidSignature),
+        let Self(_, (_, hash), verify) = self;
+        if public_key.first() != Some(&UNCOMPRESSED) {
+            return Err(InvalidSignature);
         }
+        let hash = digest::digest(hash, message);
+        verify(public_key, hash.as_ref(), signature).ok_or(InvalidSignature)
     }
 }
 
@@ -71,18 +66,13 @@ fn write_number(hash: &[u8], number: &mut [u8]) {
 
 macro_rules! verify {
     ($curve:ident) => {
-        fn $curve(key: &[u8], hash: &[u8], signature: &[u8]) -> bool {
-            let Ok(key) = $curve::PublicKey::from_sec1_bytes(key) else {
-                return false;
-            };
-            let Ok(signature) = $curve::ecdsa::Signature::from_der(signature) else {
-                return false;
-            };
+        fn $curve(key: &[u8], hash: &[u8], signature: &[u8]) -> Option<()> {
+            let key = $curve::PublicKey::from_sec1_bytes(key).ok()?;
+            let signature = $curve::ecdsa::Signature::from_der(signature).ok()?;
             let mut number = $curve::FieldBytes::default();
             write_number(hash, &mut number);
-            key.as_affine()
-                .verify_prehashed(&number, &signature)
-                .is_ok()
+            let verified = key.as_affine().verify_prehashed(&number, &signature);
+            verified.ok()
         }
     };
 }
@@ -92,20 +82,16 @@ verify!(p256);
 verify!(p384);
 verify!(p521);
 
-const fn ecdsa(key: AlgorithmIdentifier, hash: Hash, verify: Verify) -> Curve {
-    Curve { key, hash, verify }
-}
-
 /// Those that ring lacks. For each hash P-521 comes first: TLS 1.3 uses the first algorithm of a scheme only.
 pub const OURS: [&dyn SignatureVerificationAlgorithm; 8] = [
-    &ecdsa(alg_id::ECDSA_P521, SHA256, p521),
-    &ecdsa(alg_id::ECDSA_P521, SHA384, p521),
-    &ecdsa(alg_id::ECDSA_P521, SHA512, p521),
-    &ecdsa(alg_id::ECDSA_P256, SHA512, p256),
-    &ecdsa(alg_id::ECDSA_P384, SHA512, p384),
-    &ecdsa(ECDSA_P224, SHA256, p224),
-    &ecdsa(ECDSA_P224, SHA384, p224),
-    &ecdsa(ECDSA_P224, SHA512, p224),
+    &Ecdsa(alg_id::ECDSA_P521, SHA256, p521),
+    &Ecdsa(alg_id::ECDSA_P521, SHA384, p521),
+    &Ecdsa(alg_id::ECDSA_P521, SHA512, p521),
+    &Ecdsa(alg_id::ECDSA_P256, SHA512, p256),
+    &Ecdsa(alg_id::ECDSA_P384, SHA512, p384),
+    &Ecdsa(ECDSA_P224, SHA256, p224),
+    &Ecdsa(ECDSA_P224, SHA384, p224),
+    &Ecdsa(ECDSA_P224, SHA512, p224),
 ];
 
 /// All that Go has: ring's, and those of this file.

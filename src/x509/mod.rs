@@ -60,9 +60,8 @@ impl Roots {
         build::is_trusted(&self.0, presented, now)
     }
 
-    /// Unix seconds around `now` in which no certificate becomes valid or expires.
-    pub fn unchanged(&self, now: u64) -> RangeInclusive<u64> {
-        unchanged(&self.0, now)
+    pub fn certificates(&self) -> impl Iterator<Item = &Certificate> {
+        self.0.iter()
     }
 }
 
@@ -88,10 +87,8 @@ impl PresentedChain {
         names::attributes(&self.leaf.subject).unwrap_or_default()
     }
 
-    /// Unix seconds around `now` in which no certificate becomes valid or expires.
-    pub fn unchanged(&self, now: u64) -> RangeInclusive<u64> {
-        let leaf = self.leaf.unchanged(now);
-        overlap(&leaf, &unchanged(&self.intermediates, now))
+    pub fn certificates(&self) -> impl Iterator<Item = &Certificate> {
+        [&self.leaf].into_iter().chain(&self.intermediates)
     }
 }
 
@@ -107,16 +104,17 @@ fn parse<D: AsRef<[u8]>>(certificates: &[D]) -> Result<Vec<Certificate>, usize> 
     Ok(parsed)
 }
 
-fn unchanged(certificates: &[Certificate], now: u64) -> RangeInclusive<u64> {
-    let always = 0..=u64::MAX;
-    certificates.iter().fold(always, |seconds, certificate| {
-        overlap(&seconds, &certificate.unchanged(now))
+/// Unix seconds around `now` in which none of these becomes valid or expires.
+pub fn unchanged<'c>(
+    certificates: impl Iterator<Item = &'c Certificate>,
+    now: u64,
+) -> RangeInclusive<u64> {
+    let changes = certificates.flat_map(|it| [it.not_before, it.not_after + 1]);
+    let changes = changes.map(|change| u64::try_from(change).unwrap_or(0));
+    changes.fold(0..=u64::MAX, |seconds, change| match change <= now {
+        true => change.max(*seconds.start())..=*seconds.end(),
+        false => *seconds.start()..=(change - 1).min(*seconds.end()),
     })
-}
-
-/// Intersection.
-pub fn overlap(one: &RangeInclusive<u64>, other: &RangeInclusive<u64>) -> RangeInclusive<u64> {
-    *one.start().max(other.start())..=*one.end().min(other.end())
 }
 
 #[cfg(test)]

@@ -91,14 +91,17 @@ fn the_last_second_counts_and_the_next_does_not() {
         (u64::MAX, false),
     ] {
         assert_eq!(roots.trust(&presented, now), expected, "{now}");
-        assert!(presented.unchanged(now).contains(&now));
+        assert!(unchanged(presented.certificates(), now).contains(&now));
     }
     assert_eq!(
-        presented.unchanged(1_700_000_050),
+        unchanged(presented.certificates(), 1_700_000_050),
         1_700_000_000..=1_700_000_100
     );
-    assert_eq!(presented.unchanged(1_700_000_101), 1_700_000_101..=u64::MAX);
-    assert_eq!(presented.unchanged(5), 0..=1_699_999_999);
+    assert_eq!(
+        unchanged(presented.certificates(), 1_700_000_101),
+        1_700_000_101..=u64::MAX
+    );
+    assert_eq!(unchanged(presented.certificates(), 5), 0..=1_699_999_999);
 }
 
 #[test]

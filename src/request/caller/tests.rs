@@ -435,11 +435,17 @@ fn a_verdict_holds_until_a_ca_begins_or_ends() {
         *users.start().max(peers.start()),
         *users.end().min(peers.end()),
     );
-    assert_eq!(world.authenticator.cas.unchanged(from), from..=until);
-    assert_eq!(world.authenticator.cas.unchanged(until), from..=until);
+    assert_eq!(
+        unchanged(world.authenticator.cas.certificates(), from),
+        from..=until
+    );
+    assert_eq!(
+        unchanged(world.authenticator.cas.certificates(), until),
+        from..=until
+    );
     let last = *users.end().max(peers.end());
     assert_eq!(
-        world.authenticator.cas.unchanged(last + 1),
+        unchanged(world.authenticator.cas.certificates(), last + 1),
         last + 1..=u64::MAX
     );
 }
