@@ -21,14 +21,15 @@ pub enum Presence {
 
 /// Binds `count` sockets to one address; [`listen`] makes them listen. Port 0 becomes the same free port for all.
 pub fn bind(address: SocketAddr, presence: Presence, count: usize) -> io::Result<Vec<TcpListener>> {
-    let first = listener(address, presence)?;
+    let first = bind_one(address, presence)?;
     let address = first.local_addr()?;
     std::iter::once(Ok(first))
-        .chain((1..count).map(|_| listener(address, presence)))
+        .chain((1..count).map(|_| bind_one(address, presence)))
         .collect()
 }
 
-fn listener(address: SocketAddr, presence: Presence) -> io::Result<TcpListener> {
+/// One socket. An address that was bound before fails while another process listens there, or everywhere.
+pub fn bind_one(address: SocketAddr, presence: Presence) -> io::Result<TcpListener> {
     // An IPv4 address in IPv6 notation would need a listener for both.
     let address = SocketAddr::new(address.ip().to_canonical(), address.port());
     let domain = Domain::for_address(address);
@@ -51,11 +52,6 @@ fn listener(address: SocketAddr, presence: Presence) -> io::Result<TcpListener> 
 /// Lets clients connect.
 pub fn listen(socket: &TcpListener) -> io::Result<()> {
     SockRef::from(socket).listen(BACKLOG)
-}
-
-/// A socket in place of one that was closed. It fails while another process listens there, or everywhere.
-pub fn bind_again(address: SocketAddr) -> io::Result<TcpListener> {
-    listener(address, Presence::Optional)
 }
 
 /// Lets the kernel drop further attempts to connect. Clients repeat them after a second: by then another process may
@@ -128,9 +124,9 @@ mod tests {
         TcpListener::bind(everywhere).unwrap_err();
         mine.clear();
         let other = TcpListener::bind(everywhere).unwrap();
-        bind_again(address).unwrap_err();
+        bind_one(address, Presence::Optional).unwrap_err();
         drop(other);
-        listen(&bind_again(address).unwrap()).unwrap();
+        listen(&bind_one(address, Presence::Optional).unwrap()).unwrap();
     }
 
     #[tokio::test]

@@ -11,7 +11,7 @@ use tokio::sync::{Mutex, watch};
 use tokio::time::Instant;
 
 use super::accept::{ConnectionAcceptor, LAST_HANDSHAKES};
-use super::listener::{bind_again, listen};
+use super::listener::{Presence, bind_one, listen};
 use super::metrics::ConnectionMetrics;
 use crate::net::files;
 use crate::relay::service::RelayService;
@@ -114,7 +114,8 @@ async fn accept_at(
         if listens.wait_for(|listens| *listens).await.is_err() {
             return;
         }
-        let listener = bound.take().map_or_else(|| bind_again(address), Ok);
+        let bind_again = || bind_one(address, Presence::Optional);
+        let listener = bound.take().map_or_else(bind_again, Ok);
         let listening = listener.and_then(|listener| {
             listen(&listener)?;
             listener.try_into()
@@ -122,19 +123,12 @@ async fn accept_at(
         match listening {
             Ok(listener) => tokio::select! {
                 () = acceptor.clone().run(listener) => return,
-                () = becomes_false(&mut listens) => {}
+                Ok(_) = listens.wait_for(|listens| !*listens) => {}
             },
             Err(error) => {
                 tracing::error!(%error, %address, "cannot listen");
                 tokio::time::sleep(AGAIN).await;
             }
         }
-    }
-}
-
-async fn becomes_false(watched: &mut watch::Receiver<bool>) {
-    let is_gone = watched.wait_for(|value| !*value).await.is_err();
-    if is_gone {
-        std::future::pending().await
     }
 }
