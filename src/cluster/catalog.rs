@@ -128,7 +128,6 @@ pub struct Catalog {
 impl Catalog {
     /// Runs until no follower is left.
     pub async fn run(mut self) {
-        let mut local_gone = false;
         loop {
             let expiry = self.state.next_expiry().map(Into::into);
             let changed = tokio::select! {
@@ -136,10 +135,7 @@ impl Catalog {
                     let Some(message) = message else { return };
                     self.take(message)
                 }
-                result = self.local.changed(), if !local_gone => {
-                    local_gone = result.is_err();
-                    true
-                }
+                Ok(()) = self.local.changed() => true,
                 Ok(()) = self.own.id.changed() => true,
                 Ok(()) = self.ignored_addresses.changed() => true,
                 Some((server, answer)) = self.answers.recv() => {

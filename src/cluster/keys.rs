@@ -39,6 +39,8 @@ pub enum Topic {
 
 /// Before the cluster's prefix in our keys, so that two clusters in one etcd stay apart.
 const OURS: &str = "/kube-interop-proxy";
+const DEFINITIONS: &str = "/apiextensions.k8s.io/customresourcedefinitions/";
+const API_SERVICES: &str = "/apiregistration.k8s.io/apiservices/";
 const HEADER_NAMES: &str = "/configmaps/kube-system/extension-apiserver-authentication";
 
 /// Lifetime of a key below `masterleases/`, which its apiserver writes every 10 s.
@@ -53,16 +55,8 @@ const FIXED: [(Topic, &str, &str); 10] = [
     (Topic::Live, OURS, "/live/"),
     (Topic::PeerEndpoints, "", "/peerserverleases/"),
     (Topic::StorageVersions, "", "/storageversions/"),
-    (
-        Topic::Definitions,
-        "",
-        "/apiextensions.k8s.io/customresourcedefinitions/",
-    ),
-    (
-        Topic::ApiServices,
-        "",
-        "/apiregistration.k8s.io/apiservices/",
-    ),
+    (Topic::Definitions, "", DEFINITIONS),
+    (Topic::ApiServices, "", API_SERVICES),
     (Topic::Claims, OURS, "/claims/"),
     (Topic::MasterLeases, "", "/masterleases/"),
     (Topic::HeaderNames, "", HEADER_NAMES),

@@ -34,11 +34,8 @@ pub(super) struct Leases(Vec<PrefixState<Arc<NamedLease>>>);
 impl Leases {
     pub(super) fn new(namespaces: usize) -> Self {
         let most = MOST / namespaces.max(1);
-        Self(
-            (0..namespaces)
-                .map(|_| PrefixState::at_most(most))
-                .collect(),
-        )
+        let none = (0..namespaces).map(|_| PrefixState::at_most(most));
+        Self(none.collect())
     }
 
     /// In the order of namespaces and names.
