@@ -69,18 +69,20 @@ impl ReloadMetrics {
         let [applied, _] = &self.series.reloads;
         applied.inc();
         lock(&self.status).reloaded = rfc3339(OffsetDateTime::now_utc().unix_timestamp());
-        self.broken(Vec::new());
+        self.restored();
     }
 
-    /// New contents cannot be used.
-    pub(super) fn failed(&self) {
+    /// New contents cannot be used, because of these problems.
+    pub(super) fn failed(&self, problems: Vec<String>) {
         let [_, failed] = &self.series.reloads;
         failed.inc();
+        self.series.broken.set(1);
+        lock(&self.status).problems = problems;
     }
 
-    /// What is wrong with the file; empty: nothing.
-    pub(super) fn broken(&self, problems: Vec<String>) {
-        self.series.broken.set((!problems.is_empty()).into());
-        lock(&self.status).problems = problems;
+    /// Nothing is wrong with the file any more.
+    pub(super) fn restored(&self) {
+        self.series.broken.set(0);
+        lock(&self.status).problems.clear();
     }
 }

@@ -92,12 +92,9 @@ impl Reloader {
         match self.contents.check(found, parse) {
             Check::NothingNew => {}
             Check::New(loaded) => self.apply(loaded),
-            Check::Failed(problems) => {
-                self.metrics.failed();
-                self.complain(&problems);
-            }
+            Check::Failed(problems) => self.complain(&problems),
             Check::Restored => {
-                self.metrics.broken(Vec::new());
+                self.metrics.restored();
                 tracing::info!("the previous configuration file is back");
             }
         }
@@ -141,6 +138,6 @@ impl Reloader {
             problems,
             "the configuration file cannot be used, the previous one stays in use"
         );
-        self.metrics.broken(named);
+        self.metrics.failed(named);
     }
 }
