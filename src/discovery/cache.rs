@@ -29,14 +29,8 @@ pub(super) struct DocumentCache {
     /// As the servers' list of groups has them. It can lack what is served.
     order: Vec<GroupVersion>,
     pub(super) versions: BTreeMap<GroupVersion, Version>,
-    openapi: HashMap<OpenApiFormat, CachedOpenApi>,
-}
-
-/// An OpenAPI document; `body` is `None` if the servers have none in this format.
-#[derive(Debug, Clone, Default)]
-struct CachedOpenApi {
-    etag: Option<HeaderValue>,
-    body: Option<Bytes>,
+    /// With their ETags; `None`: the servers have none in this format.
+    openapi: HashMap<OpenApiFormat, (Option<HeaderValue>, Option<Bytes>)>,
 }
 
 impl DocumentCache {
@@ -65,12 +59,12 @@ impl DocumentCache {
 
     /// An OpenAPI document. `None`: not read yet. `Some(None)`: the servers have none.
     pub(super) fn openapi(&self, format: OpenApiFormat) -> Option<Option<&Bytes>> {
-        self.openapi.get(&format).map(|kept| kept.body.as_ref())
+        self.openapi.get(&format).map(|(_, body)| body.as_ref())
     }
 
     /// Size of all OpenAPI documents.
     pub(super) fn openapi_bytes(&self) -> usize {
-        let bodies = self.openapi.values().filter_map(|kept| kept.body.as_ref());
+        let bodies = self.openapi.values().filter_map(|(_, body)| body.as_ref());
         bodies.map(Bytes::len).sum()
     }
 
@@ -128,7 +122,7 @@ impl DocumentCache {
             OpenApiFormat::V3Index => ("/openapi/v3", media_type::JSON),
         };
         let mut headers = HeaderMap::from_iter([(ACCEPT, HeaderValue::from_static(accept))]);
-        let known = self.openapi.get(&format).and_then(|kept| kept.etag.clone());
+        let known = self.openapi.get(&format).and_then(|(etag, _)| etag.clone());
         headers.extend(known.map(|etag| (IF_NONE_MATCH, etag)));
         let answer = client.get_with(path, headers).await?;
         let body = match answer.status {
@@ -138,7 +132,7 @@ impl DocumentCache {
             status => return Err(unexpected(path, status)),
         };
         let etag = answer.headers.get(ETAG).cloned();
-        self.openapi.insert(format, CachedOpenApi { etag, body });
+        self.openapi.insert(format, (etag, body));
         Ok(())
     }
 }

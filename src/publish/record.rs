@@ -222,8 +222,7 @@ impl Publisher {
     }
 
     fn claim_key(&self, id: Option<&str>) -> EtcdKey {
-        let claim = claim(id, self.own.endpoint);
-        EtcdKey::new(format!("{}{claim}", self.keys.of(Topic::Claims)))
+        self.key(Topic::Claims, &claim(id, self.own.endpoint))
     }
 
     async fn write(&mut self, keys: &mut IdKeys) -> Result<(), PublishError> {

@@ -121,14 +121,11 @@ impl WatchRequest {
         };
         while let Some((name, value)) = next().zip(next()) {
             let name = HeaderName::from_bytes(name).ok()?;
-            fields
-                .try_append(name, HeaderValue::from_bytes(value).ok()?)
-                .ok()?;
+            let value = HeaderValue::from_bytes(value).ok()?;
+            fields.try_append(name, value).ok()?;
         }
-        if let Some(authorization) = &self.authorization {
-            fields
-                .try_append(AUTHORIZATION, authorization.clone())
-                .ok()?;
+        if let Some(value) = self.authorization.clone() {
+            fields.try_append(AUTHORIZATION, value).ok()?;
         }
         Some(fields)
     }
