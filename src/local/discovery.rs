@@ -45,13 +45,19 @@ fn update<T: PartialEq>(known: &mut Arc<T>, now: T) {
 }
 
 impl LocalView {
-    /// `reader` has read what the apiserver serves itself, since `begun`.
+    /// The process of this epoch has told its versions, and to `reader`, since `begun`, what it serves itself.
     fn update(
         &mut self,
-        (served, groups): (ServedSet, ServedGroups),
+        (epoch, versions): (u64, Versions),
+        served: Option<(ServedSet, ServedGroups)>,
         reader: &Reader,
         begun: std::time::Instant,
     ) {
+        self.epoch = epoch;
+        self.versions = Some(versions);
+        let Some((served, groups)) = served else {
+            return;
+        };
         self.reads += 1;
         self.read = Some(begun);
         update(self.served.get_or_insert_default(), served);
@@ -98,13 +104,7 @@ pub async fn run(
                         let groups = reader.groups(&served);
                         (served, groups)
                     });
-                    view.send_modify(|view| {
-                        view.epoch = epoch;
-                        view.versions = Some(versions);
-                        if let Some(served) = served {
-                            view.update(served, &reader, begun);
-                        }
-                    });
+                    view.send_modify(|view| view.update((epoch, versions), served, &reader, begun));
                 }
                 Ok(_) => {}
                 Err(error) => {

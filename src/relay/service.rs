@@ -186,11 +186,8 @@ impl RelayService {
         let permit = LargeHeaderPermit::take(&downstream, &header, session.as_http1());
         let expectation = Expectation::of(&header);
         let mut context = self.context(session, &mut header, &target, downstream, started);
-        let unfit = match permit {
-            Some(_) => unfit(&context, session, &header, expectation),
-            None => Some(Refusal::HeaderTooLarge),
-        };
-        let (row, route) = match unfit {
+        let may_be_large = permit.is_some();
+        let (row, route) = match unfit(&context, session, &header, expectation, may_be_large) {
             Some(refusal) => (None, Err(refusal)),
             None => plan::first(&mut context, &header.headers),
         };
@@ -399,7 +396,11 @@ fn unfit(
     session: &ClientSession,
     header: &Parts,
     expectation: Expectation,
+    may_be_large: bool,
 ) -> Option<Refusal> {
+    if !may_be_large {
+        return Some(Refusal::HeaderTooLarge);
+    }
     // CONNECT names no path, and proxies read it differently.
     let is_well_formed = || {
         names_a_path(session.as_http1())
