@@ -8,7 +8,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use arc_swap::ArcSwap;
 use prometheus::Registry;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -27,7 +26,6 @@ use crate::discovery::peer_discovery::SharedPeerDiscovery;
 use crate::net::files;
 use crate::otlp::metrics::SpanMetrics;
 use crate::publish::Publishing;
-use crate::publish::announcement::Announcement;
 use crate::publish::metrics::IdentityMetrics;
 use crate::relay::documents::Cache;
 use crate::relay::observe::Metrics;
@@ -41,7 +39,6 @@ use crate::server::listener::{self, Presence};
 use crate::server::metrics::ConnectionMetrics;
 use crate::server::rotate::{self, Certificates, Rotations};
 use crate::tls::metrics::CertificateMetrics;
-use crate::tls::serving::ServingTls;
 use crate::tls::verify::ClientCas;
 use crate::watches::prover::ApiServers;
 use crate::{admin, cluster, discovery, local, otlp, publish, reload, server, watches};
@@ -77,8 +74,8 @@ pub fn build(mut config: Config, reload: Option<ReloadInputs>) -> anyhow::Result
     let (certificates, cas, rotations) = rotate::begin(&config)?;
     let (mut wiring, ends) = Wiring::new(&config, &certificates)?;
     let (peer_discovery, publishing) = wiring.follow(&config, ends)?;
-    let shared = wiring.relay(config, cas, peer_discovery)?;
-    let (server, control) = wiring.serve(&shared, ports, rotations, certificates.server, reload)?;
+    let shared = wiring.relay(config, cas, peer_discovery, &publishing)?;
+    let (server, control) = wiring.serve(&shared, ports, rotations, certificates, reload)?;
     let version = env!("CARGO_PKG_VERSION");
     let additional = &shared.config.serving.additional_bind_addresses;
     tracing::info!(version, %serving, ?additional, %admin, threads, "serving");
@@ -100,7 +97,6 @@ struct Wiring {
     given: Foundation,
     /// The writing ends of [`OwnServer::id`] and [`OwnServer::apiserver_id`].
     ids: [watch::Sender<Option<Arc<str>>>; 2],
-    announcement: Arc<Announcement>,
     identity_metrics: IdentityMetrics,
 }
 
@@ -130,7 +126,6 @@ impl Wiring {
             control: JoinSet::new(),
             given,
             ids: [id_sender, apiserver_id_sender],
-            announcement: Arc::default(),
             identity_metrics: IdentityMetrics::new(&registry)?,
             registry,
         };
@@ -160,13 +155,8 @@ impl Wiring {
         cluster::start(config, given, ends, view.clone(), control)?;
         let metrics = PeerDiscoveryMetrics::new(&self.registry)?;
         let peer_discovery = discovery::start(config, given, view.clone(), metrics, control)?;
-        let inputs = publish::PublishInputs {
-            ids: self.ids.clone(),
-            view,
-            announcement: self.announcement.clone(),
-            metrics: self.identity_metrics.clone(),
-        };
-        let publishing = publish::start(config, given, inputs, control);
+        let (ids, metrics) = (self.ids.clone(), self.identity_metrics.clone());
+        let publishing = publish::start(config, given, ids, view, metrics, control);
         Ok((peer_discovery, publishing))
     }
 
@@ -176,6 +166,7 @@ impl Wiring {
         config: Config,
         cas: ClientCas,
         peer_discovery: Arc<SharedPeerDiscovery>,
+        publishing: &Publishing,
     ) -> anyhow::Result<Arc<Shared>> {
         let (given, control) = (&self.given, &mut self.control);
         let servers = ApiServers::new(&config, &given.credentials, given.maker.clone())?;
@@ -190,7 +181,7 @@ impl Wiring {
             published: given.published.clone(),
             peer_discovery,
             local: given.local.clone(),
-            announcement: self.announcement.clone(),
+            announcement: publishing.announcement.clone(),
             servers: ServerStates::default(),
             merge_cache: Cache::default(),
             watches: watches::start(connector, keys, local, servers, control),
@@ -212,49 +203,37 @@ impl Wiring {
         shared: &Arc<Shared>,
         ports: Ports,
         rotations: Rotations,
-        tls: Arc<ArcSwap<ServingTls>>,
+        certificates: Certificates,
         reload: Option<ReloadInputs>,
     ) -> anyhow::Result<(ServingThreads, JoinSet<()>)> {
-        let certificate_metrics = Arc::new(CertificateMetrics::new(&self.registry)?);
+        let (control, tls) = (&mut self.control, certificates.server.clone());
+        let metrics = Arc::new(CertificateMetrics::new(&self.registry)?);
+        rotate::start(rotations, certificates, shared, &metrics, control);
         let reload_metrics = Arc::new(ReloadMetrics::new(&self.registry)?);
-        let (listens, listening) = watch::channel(!ports.has_predecessor);
-        let admin_bound = admin::start(
-            admin::AdminInputs {
-                listener: ports.admin,
-                secure: ports.secure_admin,
-                status: StatusReader {
-                    shared: shared.clone(),
-                    certificates: certificate_metrics.clone(),
-                    reload: reload_metrics.clone(),
-                    identity: self.identity_metrics,
-                },
-                registry: self.registry.clone(),
-                tls: tls.clone(),
-                maker: self.given.maker,
-            },
-            &mut self.control,
-        )?;
+        let status = StatusReader {
+            shared: shared.clone(),
+            certificates: metrics,
+            reload: reload_metrics.clone(),
+            identity: self.identity_metrics,
+        };
+        let metrics = ConnectionMetrics::new(&self.registry)?;
+        let (admin, maker) = ((ports.admin, ports.secure_admin), self.given.maker);
+        let admin_bound = admin::start(admin, status, self.registry, tls.clone(), maker, control)?;
         if let Some(inputs) = reload {
-            reload::start(
-                inputs,
-                self.given.settings,
-                reload_metrics,
-                &mut self.control,
-            );
+            reload::start(inputs, self.given.settings, reload_metrics, control);
         }
+        let (listens, listening) = watch::channel(!ports.has_predecessor);
         let (relay, serving) = (shared.clone(), ports.serving);
-        self.control.spawn(async move {
+        control.spawn(async move {
             if ports.has_predecessor {
                 tracing::info!("another proxy is stopping here: this one listens when it is ready");
                 takeover::run(&relay, serving, admin_bound, &listens).await;
             }
             takeover::give_way(&relay, serving, listens).await;
         });
-        rotations.start(shared, &certificate_metrics, &mut self.control);
-        let metrics = ConnectionMetrics::new(&self.registry)?;
         let server = server::start(shared, ports.listeners, listening, tls, metrics)
             .context("cannot start a thread")?;
-        self.control.spawn(memory::give_back());
+        control.spawn(memory::give_back());
         Ok((server, self.control))
     }
 }

@@ -12,4 +12,4 @@ pub mod secure;
 mod start;
 pub mod status;
 
-pub use self::start::{AdminInputs, start};
+pub use self::start::start;

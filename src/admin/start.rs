@@ -25,36 +25,28 @@ const PORT: AdminPort = AdminPort {
     may_use: |_| true,
 };
 
-/// What the ports answer with.
-pub struct AdminInputs {
-    pub listener: AdminListener,
-    /// Of the secure port, if there is one.
-    pub secure: Option<AdminListener>,
-    pub status: StatusReader,
-    pub registry: Registry,
-    /// Of the TLS port and the secure one.
-    pub tls: Arc<ArcSwap<ServingTls>>,
-    /// Of clients for the local apiserver.
-    pub maker: Arc<ClientMaker>,
-}
-
-/// Spawns the servers. Returns what becomes true when the operator's port is there.
+/// Spawns the servers, that of the secure port if there is one. `tls`: of the TLS port; `maker`: of clients for the local
+/// apiserver. Returns what becomes true when the operator's port is there.
 pub fn start(
-    inputs: AdminInputs,
+    (listener, secure): (AdminListener, Option<AdminListener>),
+    status: StatusReader,
+    registry: Registry,
+    tls: Arc<ArcSwap<ServingTls>>,
+    maker: Arc<ClientMaker>,
     control: &mut JoinSet<()>,
 ) -> Result<watch::Receiver<bool>, prometheus::Error> {
     let pages = Arc::new(Pages {
-        gauges: Gauges::new(&inputs.registry)?,
-        status: inputs.status,
-        registry: inputs.registry,
+        gauges: Gauges::new(&registry)?,
+        status,
+        registry,
     });
     let (bound, is_bound) = watch::channel(false);
-    control.spawn(serve(inputs.listener, bound, pages.clone()));
-    if let Some(listener) = inputs.secure {
+    control.spawn(serve(listener, bound, pages.clone()));
+    if let Some(listener) = secure {
         let secure = SecurePort {
-            gate: Gate::new(pages.status.shared.clone(), inputs.maker),
+            gate: Gate::new(pages.status.shared.clone(), maker),
             pages,
-            tls: inputs.tls,
+            tls,
             handshake_lock: Mutex::default(),
         };
         control.spawn(secure.run(listener));

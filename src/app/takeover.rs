@@ -84,9 +84,7 @@ pub(super) async fn give_way(shared: &Shared, serving: SocketAddr, listens: watc
         if listening != listened {
             let what = match listening {
                 true => "this proxy listens again",
-                false => {
-                    "no apiserver is at apiServer.address, and no other one serves: the port is given up"
-                }
+                false => "no apiserver serves, here or elsewhere: the address is given up",
             };
             tracing::warn!(%serving, what);
             listens.send_replace(listening);

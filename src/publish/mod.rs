@@ -32,17 +32,9 @@ use crate::log_throttle::LogThrottle;
 /// Time limit for etcd when the proxy ends.
 const END_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// What the tasks read and write that others do not.
-pub struct PublishInputs {
-    /// The writing ends of `id` and `apiserver_id` of [`Foundation::own`].
-    pub ids: [watch::Sender<Option<Arc<str>>>; 2],
-    pub view: watch::Receiver<LocalView>,
-    pub announcement: Arc<Announcement>,
-    pub metrics: IdentityMetrics,
-}
-
 /// The tasks that remove what they have published when they are stopped.
 pub struct Publishing {
+    pub announcement: Arc<Announcement>,
     stop: watch::Sender<()>,
     publisher: JoinHandle<()>,
     /// Ends when the publisher has removed the live key.
@@ -53,13 +45,15 @@ pub struct Publishing {
 }
 
 impl Publishing {
-    fn start(publisher: Publisher, keeper: Option<LeaseKeeper>) -> Self {
+    fn start(publisher: Publisher, keeper: LeaseKeeper) -> Self {
+        let keeps = publisher.config.identity.publish_lease != PublishLease::Never;
         let (stop, stopped) = watch::channel(());
         let (left_sender, left) = oneshot::channel();
         let (end, ended) = oneshot::channel();
         Self {
+            announcement: publisher.announcement.clone(),
             stop,
-            keeper: keeper.map(|keeper| tokio::spawn(keeper.run(stopped.clone()))),
+            keeper: keeps.then(|| tokio::spawn(keeper.run(stopped.clone()))),
             publisher: tokio::spawn(publisher.run(stopped, left_sender, ended)),
             left,
             end,
@@ -85,14 +79,16 @@ impl Publishing {
 }
 
 /// Spawns the search for the server ID, the publisher of the record and, unless `identity.publishLease` is `Never`, the
-/// keeper of the Lease.
+/// keeper of the Lease. The senders are the writing ends of `id` and `apiserver_id` of [`Foundation::own`].
 pub fn start(
     config: &Config,
     given: &Foundation,
-    inputs: PublishInputs,
+    [id, apiserver_id]: [watch::Sender<Option<Arc<str>>>; 2],
+    view: watch::Receiver<LocalView>,
+    metrics: IdentityMetrics,
     control: &mut JoinSet<()>,
 ) -> Publishing {
-    let (published, [id, apiserver_id]) = (&given.published, inputs.ids);
+    let (published, announcement) = (&given.published, Arc::<Announcement>::default());
     let (lease_sender, lease) = watch::channel(None);
     let keeper = LeaseKeeper {
         client: given.maker.client(config.api_server.address),
@@ -100,23 +96,23 @@ pub fn start(
         hostname: host_name(),
         endpoint: given.own.endpoint,
         id: lease,
-        view: inputs.view.clone(),
+        view: view.clone(),
         state: given.local.clone(),
         leases: published.leases.subscribe(),
-        metrics: inputs.metrics.clone(),
+        metrics: metrics.clone(),
     };
     let identify = Identify {
         config: config.identity.clone(),
         host: host_name(),
         leases: published.leases.subscribe(),
         others: published.others_ids.subscribe(),
-        view: inputs.view.clone(),
+        view: view.clone(),
         state: given.local.clone(),
         id,
         labelled: None,
         apiserver_id,
         lease: lease_sender,
-        metrics: inputs.metrics.clone(),
+        metrics: metrics.clone(),
     };
     control.spawn(identify.run());
     let (etcd, keys) = (Session::new(given.connector.clone()), given.keys.clone());
@@ -124,7 +120,7 @@ pub fn start(
     let ttl = config.rerouting.absent_server_grace;
     control.spawn(kept_records::run(etcd, keys, records, ttl));
     let (written_sender, written) = watch::channel(None);
-    let (announcement, seen) = (inputs.announcement, published.own_keys.subscribe());
+    let seen = published.own_keys.subscribe();
     control.spawn(announcement::run(announcement.clone(), written, seen));
     // After the followers of topics.
     let connector = given.connector.starting_at(given.keys.topics().count());
@@ -134,15 +130,14 @@ pub fn start(
         keys: given.keys.clone(),
         own: given.own.clone(),
         state: given.local.clone(),
-        view: inputs.view,
+        view,
         custom: published.custom.subscribe(),
         entry: None,
-        duplicate: inputs.metrics.duplicate_id,
+        duplicate: metrics.duplicate_id,
         failures: 0,
         throttle: LogThrottle::default(),
         announcement,
         written: written_sender,
     };
-    let keeper = (config.identity.publish_lease != PublishLease::Never).then_some(keeper);
     Publishing::start(publisher, keeper)
 }

@@ -35,13 +35,12 @@ pub struct Certificates {
     pub etcd: EtcdTls,
 }
 
-/// All certificate files, grouped by use.
-pub struct Rotations {
-    certificates: Certificates,
-    serving: Rotation<Server>,
-    upstream: Rotation<Credentials>,
-    etcd: Rotation<Option<TlsOptions>>,
-}
+/// All certificate files, grouped by use: `serving`, `upstream`, `etcd`.
+pub type Rotations = (
+    Rotation<Server>,
+    Rotation<Credentials>,
+    Rotation<Option<TlsOptions>>,
+);
 
 /// Reads all files that `config` names. Also the client CAs.
 pub fn begin(config: &Config) -> Result<(Certificates, ClientCas, Rotations), TlsError> {
@@ -60,41 +59,29 @@ pub fn begin(config: &Config) -> Result<(Certificates, ClientCas, Rotations), Tl
         credentials: Arc::new(ArcSwap::from_pointee(credentials)),
         etcd: Arc::new(ArcSwapOption::from_pointee(options)),
     };
-    let rotations = Rotations {
-        certificates: certificates.clone(),
-        serving,
-        upstream,
-        etcd,
-    };
-    Ok((certificates, cas, rotations))
+    Ok((certificates, cas, (serving, upstream, etcd)))
 }
 
-impl Rotations {
-    /// Watches all files.
-    pub fn start(
-        self,
-        shared: &Arc<Shared>,
-        metrics: &Arc<CertificateMetrics>,
-        control: &mut JoinSet<()>,
-    ) {
-        let Certificates {
-            server,
-            credentials,
-            etcd,
-        } = self.certificates;
-        let owner = shared.clone();
-        let serve = move |new| serve(&owner, &server, new);
-        control.spawn(self.serving.run(metrics.clone(), serve));
-        let owner = shared.clone();
-        let connect = move |new| {
-            credentials.store(Arc::new(new));
-            owner.local.trust_outdated.notify_one();
-            owner.callers.revalidations.send_replace(());
-        };
-        control.spawn(self.upstream.run(metrics.clone(), connect));
-        let follow = move |new: Option<_>| etcd.store(new.map(Arc::new));
-        control.spawn(self.etcd.run(metrics.clone(), follow));
-    }
+/// Watches all files.
+pub fn start(
+    (serving, upstream, etcd): Rotations,
+    certificates: Certificates,
+    shared: &Arc<Shared>,
+    metrics: &Arc<CertificateMetrics>,
+    control: &mut JoinSet<()>,
+) {
+    let owner = shared.clone();
+    let serve = move |new| serve(&owner, &certificates.server, new);
+    control.spawn(serving.run(metrics.clone(), serve));
+    let owner = shared.clone();
+    let connect = move |new| {
+        certificates.credentials.store(Arc::new(new));
+        owner.local.trust_outdated.notify_one();
+        owner.callers.revalidations.send_replace(());
+    };
+    control.spawn(upstream.run(metrics.clone(), connect));
+    let follow = move |new: Option<_>| certificates.etcd.store(new.map(Arc::new));
+    control.spawn(etcd.run(metrics.clone(), follow));
 }
 
 fn serve(shared: &Shared, tls: &ArcSwap<ServingTls>, (server, cas): Server) {

@@ -38,10 +38,11 @@ pub(super) async fn until_histories_are_known(proxies: &[&Proxy]) {
 }
 
 /// Only a server that has proved where a stream's resource is stored may be left. Each of its processes proves it anew.
-async fn until_proved_by(server: &KubeApiServer, proxy: &Proxy, proofs: usize) {
+async fn until_proved_by(server: &KubeApiServer, proxy: &mut Proxy, proofs: usize) {
     let address = server.addr().to_string();
+    let log = proxy.process().log().to_owned();
     eventually("it is proved by this server", LONGER, async || {
-        let log = std::fs::read_to_string(proxy.process().log()).unwrap();
+        let log = std::fs::read_to_string(&log).unwrap();
         let its_own = log.lines().filter(|line| line.contains(&address));
         let proved = its_own.filter(|line| line.contains("stored_here: Some(true), kind: Some("));
         let seen = proved.count();
@@ -98,7 +99,7 @@ async fn a_watch_goes_on_at_another_apiserver_and_its_client_notices_nothing() {
     let proxy = |id: &str, server: &KubeApiServer| {
         Proxy::start(patient(ground.proxy(id, server.addr())).until(Until::Ready))
     };
-    let (proxy_a, proxy_b) = tokio::join!(proxy("a", &a), proxy("b", &b));
+    let (mut proxy_a, proxy_b) = tokio::join!(proxy("a", &a), proxy("b", &b));
     until_histories_are_known(&[&proxy_a, &proxy_b]).await;
     let [admin, other] = [&proxy_a, &proxy_b].map(|it| it.client(&ground.pki).cert("admin"));
 
@@ -110,7 +111,7 @@ async fn a_watch_goes_on_at_another_apiserver_and_its_client_notices_nothing() {
     for round in 0..2 {
         // Of ConfigMaps and of Secrets.
         let proofs = 2 * (round + 1);
-        until_proved_by(&a, &proxy_a, proofs).await;
+        until_proved_by(&a, &mut proxy_a, proofs).await;
         for name in ["seen", "other"] {
             let data = json!({"data": {"before": round.to_string()}});
             let revision = write(&admin, CONFIG_MAPS, name, &data).await;
@@ -160,7 +161,7 @@ async fn a_watch_goes_on_at_another_apiserver_and_its_client_notices_nothing() {
         a.wait_ready().await;
         until_histories_are_known(&[&proxy_a]).await;
         // They have gone to B. So that they come back, B stops.
-        until_proved_by(&b, &proxy_a, proofs).await;
+        until_proved_by(&b, &mut proxy_a, proofs).await;
         b.kill();
         proxy_a
             .until_metric(HANDED_OVER, &continued, |count| {
@@ -183,7 +184,7 @@ async fn a_watch_waits_for_the_only_apiserver() {
     let ground = Ground::new().await;
     let mut server = KubeApiServer::start(options(&ground, "cp-a"), &ground.pki).await;
     let options = patient(ground.proxy("a", server.addr()));
-    let proxy = Proxy::start(options.until(Until::Ready)).await;
+    let mut proxy = Proxy::start(options.until(Until::Ready)).await;
     until_histories_are_known(&[&proxy]).await;
     let admin = proxy.client(&ground.pki).cert("admin");
     let [quiet, busy] = [CONFIG_MAPS, SECRETS];
@@ -204,7 +205,7 @@ async fn a_watch_waits_for_the_only_apiserver() {
     }
     let stops = [(Signal::Kill, "killed"), (Signal::Term, "told to stop")];
     for (stopped, (signal, text)) in stops.into_iter().enumerate() {
-        until_proved_by(&server, &proxy, stopped + 1).await;
+        until_proved_by(&server, &mut proxy, stopped + 1).await;
         server.process().signal(signal);
         until_gone(&mut server).await;
         server.start_again();
