@@ -183,7 +183,9 @@ impl<'a> HandOver<'a> {
         {
             return Step::Ask(Box::new((route, at)));
         }
-        let start = shared.local.history_start();
+        // A watch cache that has answered 410 may begin later, at its first use: at a revision that etcd had by then.
+        let later = self.asked.expired().saturating_add(1);
+        let start = shared.local.history_start().max(later);
         let is_told = log.is_none_or(|(log, _)| log.is_complete_through(start));
         let now = Instant::now();
         let is_pending = self.asked.is_pending(now);

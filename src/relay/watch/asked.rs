@@ -62,6 +62,12 @@ impl AskedServers {
         avoided.map(|(server, _)| *server).collect()
     }
 
+    /// The newest revision from which one of them does not have the history, or 0.
+    pub fn expired(&self) -> i64 {
+        let expired = self.0.values().filter_map(|asked| asked.expired);
+        expired.max().unwrap_or_default()
+    }
+
     /// Whether one of them may be asked again later.
     pub fn is_pending(&self, now: Instant) -> bool {
         self.0.values().any(|asked| asked.again > Some(now))
@@ -89,7 +95,7 @@ mod tests {
         let (asked, now) = after(&[Again::After(10)]);
         assert_eq!(asked.avoided(10, now), [SERVER.into()]);
         assert_eq!(asked.avoided(11, now), []);
-        assert!(!asked.is_pending(now));
+        assert_eq!((asked.expired(), asked.is_pending(now)), (10, false));
         let (asked, now) = after(&[Again::After(10); 4]);
         assert_eq!(asked.avoided(11, now + LONG), [SERVER.into()]);
     }

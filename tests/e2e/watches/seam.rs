@@ -11,6 +11,7 @@ use crate::watches::hand_over::{patient, until_histories_are_known};
 use testkit::client::Streaming;
 use testkit::cluster::{Ground, HPAS_IN_DEFAULT, LONG};
 use testkit::double::kept::{key, write};
+use testkit::double::watch::AT_FIRST_WATCH;
 use testkit::double::{
     Double, DoubleOptions, Fault, KeptInEtcd, Preset, ScriptedAnswer, v1_20, v1_36,
 };
@@ -390,6 +391,28 @@ async fn who_waits_for_a_busy_server_that_can_go_on_is_not_ended() {
         told.expect(second).await;
     }
     assert_eq!(world.handed_over("ended").await, 0.0);
+}
+
+/// The watch cache of a custom resource begins at its first use, after the history of its apiserver.
+#[tokio::test]
+async fn an_apiserver_whose_watch_cache_begins_when_it_is_asked_is_asked_again() {
+    let mut world = World::new(1).await;
+    let mut told = world.open(USUAL).await;
+    world.until_proved().await;
+    world.stop().await;
+    world.doubles[0].start_again().await;
+    world.doubles[0].set_history_start(AT_FIRST_WATCH);
+    world.doubles[0].set_ready(true);
+    eventually("it goes on", LONG, async || {
+        let [continued, ended] = [
+            world.handed_over("continued").await,
+            world.handed_over("ended").await,
+        ];
+        assert_eq!(ended, 0.0);
+        continued == 1.0
+    })
+    .await;
+    told.expect(world.write("secrets", USUAL, "x").await).await;
 }
 
 #[tokio::test]

@@ -190,10 +190,21 @@ impl Watch {
     }
 }
 
+/// A history start: it begins after the first watch was asked for, as that of a custom resource does.
+pub const AT_FIRST_WATCH: u64 = u64::MAX;
+
 /// The 410 of a watch that starts before the history.
 fn too_old(state: &State, from: &str) -> Option<Status> {
     let revision = from.parse().unwrap_or(0);
     let oldest = state.read(|settings| settings.history_start);
+    let oldest = match oldest {
+        AT_FIRST_WATCH => {
+            let next = state.store.revision() + 1;
+            state.write(|settings| settings.history_start = next);
+            next
+        }
+        oldest => oldest,
+    };
     (0 < revision && revision < oldest).then(|| Status::expired(revision, oldest))
 }
 
