@@ -131,7 +131,12 @@ async fn begin(
     let read = if status == StatusCode::GONE && !matches!(exchange.expiry, Expiry::Pass) {
         ReadKind::Expired
     } else if !exchange.expiry.accepts(&response) {
-        return Err(ExchangeFailure::NotContinued);
+        // Who is overloaded, or builds a watch cache, may go on later.
+        let of_resource = false;
+        return Err(match (status.as_u16(), exchange.expiry.handed_over()) {
+            (429 | 503, Some(_)) => ExchangeFailure::NotExecuted { of_resource },
+            _ => ExchangeFailure::NotContinued,
+        });
     } else if turned_away::is_possible(status)
         && turned_away::may_be(&exchange.asking(), &snapshot(), &response)
     {

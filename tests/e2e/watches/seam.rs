@@ -415,6 +415,31 @@ async fn an_apiserver_whose_watch_cache_begins_when_it_is_asked_is_asked_again()
     told.expect(world.write("secrets", USUAL, "x").await).await;
 }
 
+/// From 1.31 on an apiserver answers 429 while it builds a watch cache: that of a custom resource at its first use.
+#[tokio::test]
+async fn the_only_apiserver_is_asked_until_it_is_busy_no_more() {
+    /// More than those are asked that answer otherwise.
+    const TIMES: usize = 5;
+    for status in [429, 503] {
+        let mut world = World::new(1).await;
+        let mut told = world.open(USUAL).await;
+        world.until_proved().await;
+        world.stop().await;
+        let busy = Fault::Status(status, Some(1));
+        world.doubles[0].set_fault(&path(USUAL, false), Some(busy));
+        let before = world.doubles[0].count(&path(USUAL, false));
+        world.restart().await;
+        eventually("it is asked again and again", LONG, async || {
+            let asked = world.doubles[0].count(&path(USUAL, false)) - before;
+            (asked >= TIMES).then_some(()).ok_or(asked)
+        })
+        .await;
+        world.doubles[0].set_fault(&path(USUAL, false), None);
+        told.expect(world.write("secrets", USUAL, "x").await).await;
+        assert_eq!(world.handed_over("ended").await, 0.0);
+    }
+}
+
 #[tokio::test]
 async fn a_server_that_dies_when_it_is_asked_is_left_again() {
     let mut world = World::new(2).await;
