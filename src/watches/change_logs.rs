@@ -125,6 +125,8 @@ pub struct SharedChangeLog {
 struct LogState {
     /// The oldest revision that a registered watch needs.
     needed: Option<i64>,
+    /// etcd is asked for the changes from there on.
+    is_begun: bool,
     log: Option<ChangeLog>,
     /// etcd's revision when the watch was first opened.
     opened_at: Option<i64>,
@@ -148,7 +150,7 @@ impl SharedChangeLog {
     /// Whether another log would not have more from `revision` on: etcd is read from there, or has no more.
     fn may_have(&self, revision: i64) -> bool {
         let state = self.state();
-        state.is_compacted || state.log.is_none() || state.needed.is_some_and(|it| it <= revision)
+        state.is_compacted || !state.is_begun || state.needed.is_some_and(|it| it <= revision)
     }
 
     /// A watch that needs the changes from this revision on will end.
@@ -204,7 +206,8 @@ impl SharedChangeLog {
 
     /// The revision from which etcd has to be watched.
     fn next_revision(&self) -> i64 {
-        let state = self.state();
+        let mut state = self.state();
+        state.is_begun = true;
         match &state.log {
             Some(log) => log.through() + 1,
             None => state.needed.unwrap_or(1),

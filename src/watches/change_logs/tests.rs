@@ -70,6 +70,22 @@ fn who_needs_more_than_a_log_has_gets_another_one() {
 }
 
 #[test]
+fn who_needs_more_than_etcd_was_asked_for_gets_another_one() {
+    let (logs, _opened) = ChangeLogs::new();
+    let first = logs.register(PODS, 7, 0).unwrap();
+    let begin = first.next_revision();
+    // etcd has not answered yet.
+    let second = logs.register(PODS, 5, 0).unwrap();
+    first.append(begin, [].into_iter(), Some(9), Some(9));
+    append(&second, &[], Some(9), 9);
+    let safe = |log: &SharedChangeLog| log.newest_safe(WatchPosition::all_of(4), "", true);
+    assert_eq!(
+        (safe(&first), safe(&second)),
+        (Err(Withheld::Forgotten), Ok(9))
+    );
+}
+
+#[test]
 fn what_was_read_before_a_restore_counts_for_nothing() {
     let (logs, _opened) = ChangeLogs::new();
     let before = logs.register(PODS, 7, 0).unwrap();
