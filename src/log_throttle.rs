@@ -87,6 +87,17 @@ pub fn chain(error: &dyn Error) -> String {
     text
 }
 
+/// Logs at most once a minute from where it stands. `$level`: such as `warn`; then what that macro of `tracing` takes.
+macro_rules! log_rarely {
+    ($level:ident, $($event:tt)*) => {{
+        static RATE: $crate::log_throttle::LogRateLimit = $crate::log_throttle::LogRateLimit::new();
+        if let Some(left_out) = RATE.admit() {
+            tracing::$level!(left_out, $($event)*);
+        }
+    }};
+}
+pub(crate) use log_rarely;
+
 /// Between two lines that pass.
 const PAUSE_MILLIS: u64 = 60_000;
 

@@ -9,7 +9,7 @@ use etcd_client::{Compare, CompareOp, GetOptions, GetResponse, PutOptions, Txn, 
 
 use crate::cluster::connector::{Session, bounded};
 use crate::cluster::source::SourceError;
-use crate::log_throttle::LogRateLimit;
+use crate::log_throttle::log_rarely;
 
 async fn get(
     etcd: &mut Session,
@@ -106,12 +106,9 @@ impl EtcdKey {
             && known.value == value
             && keep_alive(etcd, known.lease).await.unwrap_or(false)
         {
-            static LOG_RATE: LogRateLimit = LogRateLimit::new();
-            if let Some(left_out) = LOG_RATE.admit() {
-                let (key, error) = (&self.key, error as &dyn std::error::Error);
-                let text = "etcd refuses to write: the key is kept alive as it is";
-                tracing::warn!(key, error, left_out, "{text}");
-            }
+            let (key, error) = (&self.key, error as &dyn std::error::Error);
+            let text = "etcd refuses to write: the key is kept alive as it is";
+            log_rarely!(warn, key, error, "{text}");
             return Ok(true);
         }
         written

@@ -24,7 +24,7 @@ use super::http2;
 use super::listener::ignore_newcomers;
 use super::metrics::ConnectionMetrics;
 use super::socket::ClientSocket;
-use crate::log_throttle::LogRateLimit;
+use crate::log_throttle::log_rarely;
 use crate::metrics::Open;
 use crate::net::{files, set_options};
 use crate::relay::client::Downstream;
@@ -178,8 +178,5 @@ async fn in_turn<T>(lock: &Mutex<()>, handshake: impl Future<Output = T>) -> T {
 }
 
 fn warn_refused(problem: &dyn fmt::Display) {
-    static LOG_RATE: LogRateLimit = LogRateLimit::new();
-    if let Some(left_out) = LOG_RATE.admit() {
-        tracing::warn!(%problem, left_out, "new clients are refused");
-    }
+    log_rarely!(warn, %problem, "new clients are refused");
 }

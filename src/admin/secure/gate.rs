@@ -11,7 +11,7 @@ use tokio::time::{Instant, timeout_at};
 use super::decisions::Decisions;
 use super::review::{self, DEADLINE, ReviewError, Subject, User, Verdict};
 use crate::client::{ClientError, ClientMaker};
-use crate::log_throttle::LogRateLimit;
+use crate::log_throttle::log_rarely;
 use crate::relay::shared::Shared;
 use crate::request::caller::{Caller, ClientConnection, UserHeaders};
 use crate::request::token;
@@ -75,7 +75,6 @@ impl Gate {
 
     /// `known`: it was allowed lately.
     async fn review(&self, subject: Subject<'_>, known: bool) -> Verdict {
-        static LOG_RATE: LogRateLimit = LogRateLimit::new();
         let deadline = Instant::now() + DEADLINE;
         let reviewed = timeout_at(deadline, self.ask(subject, known, deadline));
         let error = match reviewed.await {
@@ -86,14 +85,12 @@ impl Gate {
         if matches!(error, ReviewError::Client(ClientError::Refused)) {
             self.shared.local.refused();
         }
-        if let Some(left_out) = LOG_RATE.admit() {
-            let error = &error as &dyn Error;
-            tracing::warn!(
-                error,
-                left_out,
-                "the apiserver does not say who may read metrics"
-            );
-        }
+        let cause = &error as &dyn Error;
+        log_rarely!(
+            warn,
+            error = cause,
+            "the apiserver does not say who may read metrics"
+        );
         Verdict::Unavailable(error.to_string())
     }
 

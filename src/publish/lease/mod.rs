@@ -33,7 +33,7 @@ use crate::config::{IdentityConfig, is_subdomain};
 use crate::kube::version::Versions;
 use crate::local::discovery::LocalView;
 use crate::local::state::LocalState;
-use crate::log_throttle::{LogRateLimit, LogThrottle, warn_new};
+use crate::log_throttle::{LogThrottle, log_rarely, warn_new};
 use crate::retry::Backoff;
 
 /// From 200 to 400 ms after the first failure, from 10 to 20 s at most.
@@ -314,11 +314,8 @@ impl Running {
                 // It was renewed or deleted meanwhile.
                 Ok(Answer::Conflict | Answer::Gone) => {}
                 Err(error) => {
-                    static LOG_RATE: LogRateLimit = LogRateLimit::new();
-                    if let Some(left_out) = LOG_RATE.admit() {
-                        let error = &error as &dyn std::error::Error;
-                        tracing::warn!(error, left_out, "an expired Lease could not be deleted");
-                    }
+                    let cause = &error as &dyn std::error::Error;
+                    log_rarely!(warn, error = cause, "an expired Lease could not be deleted");
                     // One refused deletion must not prevent the others.
                     if matches!(error, LeaseError::Client(_)) {
                         return;

@@ -20,7 +20,7 @@ use pingora_core::{Error, ErrorType, OrErr};
 use super::expired::{AnswerStart, Expiry, PieceError, next_piece};
 use super::upload::Upload;
 use super::watch_rest::{Delivered, WatchRest};
-use crate::log_throttle::LogRateLimit;
+use crate::log_throttle::log_rarely;
 use crate::net::{RedactedError, poll_send, rare};
 use crate::relay::client::{AnswerWriter, ClientSession, VerificationPermit};
 use crate::relay::documents::Overlay;
@@ -353,11 +353,7 @@ pub(super) async fn write(
 }
 
 pub(super) fn log_break(server: SocketAddr, error: &Error) {
-    static LOG_RATE: LogRateLimit = LogRateLimit::new();
-    if let Some(left_out) = LOG_RATE.admit() {
-        let error = RedactedError(error);
-        tracing::info!(%server, %error, left_out, "answer broke off");
-    }
+    log_rarely!(info, %server, error = %RedactedError(error), "the answer broke off");
 }
 
 /// Passes both bodies until the answer's end. `start`: what is looked at before it is passed.

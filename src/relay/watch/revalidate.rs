@@ -15,7 +15,7 @@ use tokio::sync::watch;
 use tokio::time::sleep;
 
 use super::final_bookmark::FinalBookmark;
-use crate::log_throttle::LogRateLimit;
+use crate::log_throttle::log_rarely;
 use crate::relay::shared::Shared;
 use crate::request::caller::{Caller, ClientConnection};
 use crate::routing::table::ServerKind;
@@ -53,14 +53,8 @@ impl Dependencies {
             // Changes before this check are covered by it. A file that was restored meanwhile ends nothing.
             revalidations.mark_unchanged();
             if !self.is_valid(shared, client) {
-                static LOG_RATE: LogRateLimit = LogRateLimit::new();
-                if let Some(left_out) = LOG_RATE.admit() {
-                    tracing::info!(
-                        client = ?client.address,
-                        left_out,
-                        "a long-running request ends: its certificates are no longer valid"
-                    );
-                }
+                let text = "a long-running request ends: its certificates are no longer valid";
+                log_rarely!(info, client = ?client.address, "{text}");
                 return;
             }
             self.until_a_change(client, &mut revalidations).await;
