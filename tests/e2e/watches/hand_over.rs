@@ -1,5 +1,7 @@
 //! A watch whose apiserver stops goes on at another one, below the answer that its client has, with real kube-apiservers.
 
+use std::net::SocketAddr;
+
 use kube_interop_proxy::watches::frames::EventKind;
 use serde_json::json;
 
@@ -38,8 +40,8 @@ pub(super) async fn until_histories_are_known(proxies: &[&Proxy]) {
 }
 
 /// Only a server that has proved where a stream's resource is stored may be left. Each of its processes proves it anew.
-async fn until_proved_by(server: &KubeApiServer, proxy: &mut Proxy, proofs: usize) {
-    let address = server.addr().to_string();
+async fn until_proved_by(server: SocketAddr, proxy: &mut Proxy, proofs: usize) {
+    let address = server.to_string();
     let log = proxy.process().log().to_owned();
     eventually("it is proved by this server", LONGER, async || {
         let log = std::fs::read_to_string(&log).unwrap();
@@ -111,7 +113,7 @@ async fn a_watch_goes_on_at_another_apiserver_and_its_client_notices_nothing() {
     for round in 0..2 {
         // Of ConfigMaps and of Secrets.
         let proofs = 2 * (round + 1);
-        until_proved_by(&a, &mut proxy_a, proofs).await;
+        until_proved_by(a.addr(), &mut proxy_a, proofs).await;
         for name in ["seen", "other"] {
             let data = json!({"data": {"before": round.to_string()}});
             let revision = write(&admin, CONFIG_MAPS, name, &data).await;
@@ -161,7 +163,8 @@ async fn a_watch_goes_on_at_another_apiserver_and_its_client_notices_nothing() {
         a.wait_ready().await;
         until_histories_are_known(&[&proxy_a]).await;
         // They have gone to B. So that they come back, B stops.
-        until_proved_by(&b, &mut proxy_a, proofs).await;
+        // A peer is asked through its proxy.
+        until_proved_by(proxy_b.addr(), &mut proxy_a, proofs).await;
         b.kill();
         proxy_a
             .until_metric(HANDED_OVER, &continued, |count| {
@@ -205,7 +208,7 @@ async fn a_watch_waits_for_the_only_apiserver() {
     }
     let stops = [(Signal::Kill, "killed"), (Signal::Term, "told to stop")];
     for (stopped, (signal, text)) in stops.into_iter().enumerate() {
-        until_proved_by(&server, &mut proxy, stopped + 1).await;
+        until_proved_by(server.addr(), &mut proxy, stopped + 1).await;
         server.process().signal(signal);
         until_gone(&mut server).await;
         server.start_again();
