@@ -48,7 +48,6 @@ pub(super) async fn run(
 }
 
 /// Stops listening for an apiserver that needs the port, and listens again when it is on loopback. Runs until dropped.
-/// A proxy that is told to stop as well does so as soon as its apiserver's process is gone.
 pub(super) async fn give_way(shared: &Shared, serving: SocketAddr, listens: watch::Sender<bool>) {
     let address = shared.config.api_server.address;
     if !address.ip().is_loopback() || address.port() != serving.port() {
@@ -58,29 +57,26 @@ pub(super) async fn give_way(shared: &Shared, serving: SocketAddr, listens: watc
     let mut seen = Instant::now();
     loop {
         tokio::time::sleep(LOOK_INTERVAL).await;
-        let (listened, leaves) = (*listens.borrow(), shared.shutdown.is_leaving());
-        if leaves && !listened {
+        if shared.shutdown.is_leaving() {
             continue;
         }
+        let listened = *listens.borrow();
         let others =
             shared.local.is_ready() || !shared.published.snapshot.load().targets.is_empty();
         let may_stay = listened && others || {
-            let looking = move || {
-                // While this proxy listens, it is one of them.
-                let there = process::listeners(address.port()).into_iter();
-                let there: Vec<_> = there
-                    .filter(|ip| !listened || *ip != serving.ip())
-                    .collect();
-                may_listen(&there, address.ip(), serving.ip(), others)
-                    || leaves && process::lingers(address)
-            };
-            tokio::task::spawn_blocking(looking).await.unwrap_or(false)
+            let looking = move || process::listeners(address.port());
+            let there = tokio::task::spawn_blocking(looking).await;
+            let there = there.unwrap_or_default().into_iter();
+            // While this proxy listens, it is one of them.
+            let there: Vec<_> = there
+                .filter(|ip| !listened || *ip != serving.ip())
+                .collect();
+            may_listen(&there, address.ip(), serving.ip(), others)
         };
         if may_stay {
             seen = Instant::now();
         }
-        // When both stop, as `uninstall` makes them, whatever comes next needs the address at once.
-        let listening = may_stay || !leaves && seen.elapsed() < PATIENCE;
+        let listening = seen.elapsed() < PATIENCE;
         if listening != listened {
             let what = match listening {
                 true => "this proxy listens again",
