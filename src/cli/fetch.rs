@@ -1,10 +1,12 @@
 //! Fetches documents from an admin port, for `status` and `check --live`: plain HTTP/1.1, one connection for each.
 
+use std::error::Error;
 use std::io;
 
+use bytes::Bytes;
 use http::header::{ACCEPT, HOST};
 use http::{Request, StatusCode};
-use http_body_util::Full;
+use http_body_util::{BodyExt, Empty, Limited};
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
 use serde::Deserialize;
@@ -14,9 +16,10 @@ use tokio::time::timeout;
 
 use super::PATIENCE;
 use crate::admin::document::StatusDocument;
-use crate::client::{Broken, ClientResponse, answer};
 use crate::config::is_host_and_port;
 
+/// Longest document, in bytes.
+const MAX_BYTES: usize = 64 << 20;
 /// Most values in the status document: parsed, each takes far more memory than its text. A hundred servers of a large
 /// cluster have fewer.
 const MAX_VALUES: usize = 500_000;
@@ -31,22 +34,24 @@ pub(super) enum FetchError {
     #[error("no answer within {} s", PATIENCE.as_secs())]
     Timeout,
     #[error("the answer cannot be read: {0}")]
-    Broken(#[source] Broken),
+    Broken(#[source] Box<dyn Error + Send + Sync>),
     #[error("this is not kube-interop-proxy's admin port: {0}")]
     Foreign(String),
 }
 
 /// Checks a `HOST:PORT` of the command line.
-pub(super) fn address(text: &str) -> Result<String, &'static str> {
-    let address = is_host_and_port(text).then(|| text.to_owned());
-    address.ok_or("is not HOST:PORT such as 127.0.0.1:6450")
+pub(super) fn address(text: &str) -> Result<String, String> {
+    match is_host_and_port(text) {
+        true => Ok(text.to_owned()),
+        false => Err("is not HOST:PORT such as 127.0.0.1:6450".to_owned()),
+    }
 }
 
 /// The status document as the proxy wrote it, and what this version knows of it.
 pub(super) async fn status(admin: &str) -> Result<(Value, StatusDocument), FetchError> {
-    let answer = get(admin, "/statusz?format=json").await?;
-    let document = match answer.status {
-        StatusCode::OK => read(&answer.body),
+    let (code, body) = get(admin, "/statusz?format=json").await?;
+    let document = match code {
+        StatusCode::OK => read(&body),
         code => Err(format!("/statusz is answered with {code}")),
     };
     document.map_err(FetchError::Foreign)
@@ -64,7 +69,7 @@ fn read(body: &[u8]) -> Result<(Value, StatusDocument), String> {
 }
 
 /// What the admin port answers to this path.
-pub(super) async fn get(admin: &str, path: &str) -> Result<ClientResponse, FetchError> {
+pub(super) async fn get(admin: &str, path: &str) -> Result<(StatusCode, Bytes), FetchError> {
     let exchange = async {
         let tcp = TcpStream::connect(admin).await;
         let asked = ask(tcp.map_err(FetchError::Connect)?, path).await;
@@ -74,7 +79,10 @@ pub(super) async fn get(admin: &str, path: &str) -> Result<ClientResponse, Fetch
     answer.unwrap_or(Err(FetchError::Timeout))
 }
 
-async fn ask(tcp: TcpStream, path: &str) -> Result<ClientResponse, Broken> {
+async fn ask(
+    tcp: TcpStream,
+    path: &str,
+) -> Result<(StatusCode, Bytes), Box<dyn Error + Send + Sync>> {
     let (mut sender, connection) = http1::handshake(TokioIo::new(tcp)).await?;
     // The task ends when the sender is dropped.
     tokio::spawn(connection);
@@ -82,8 +90,11 @@ async fn ask(tcp: TcpStream, path: &str) -> Result<ClientResponse, Broken> {
     let request = Request::get(path)
         .header(HOST, "localhost")
         .header(ACCEPT, "application/json, text/plain")
-        .body(Full::default())?;
-    answer(&mut sender, request).await
+        .body(Empty::<Bytes>::new())?;
+    let answer = sender.send_request(request).await?;
+    let code = answer.status();
+    let body = Limited::new(answer.into_body(), MAX_BYTES);
+    Ok((code, body.collect().await?.to_bytes()))
 }
 
 #[cfg(test)]

@@ -38,9 +38,6 @@ use crate::tls::credentials::{Credentials, Current, Trust};
 /// Largest body that is read, in bytes. The largest discovery documents have some hundred KiB.
 const MAX_BODY: usize = 64 << 20;
 
-/// How the proxy calls itself.
-const NAME: &str = concat!("kube-interop-proxy/", env!("CARGO_PKG_VERSION"));
-
 /// A connection to the server.
 struct Connection {
     sender: SendRequest<Full<Bytes>>,
@@ -73,11 +70,8 @@ pub enum ClientError {
     Connect(#[source] io::Error),
     /// The connection broke during the exchange.
     #[error("broken exchange")]
-    Exchange(#[source] Broken),
+    Exchange(#[source] Box<dyn std::error::Error + Send + Sync>),
 }
-
-/// Why an exchange has ended too early.
-pub type Broken = Box<dyn std::error::Error + Send + Sync>;
 
 /// An answer, read completely.
 #[derive(Debug)]
@@ -90,7 +84,7 @@ pub struct ClientResponse {
 /// Makes clients for servers with the same trusted CAs.
 pub struct ClientMaker {
     name: ServerName<'static>,
-    pub credentials: Current,
+    credentials: Current,
     trust: fn(&Credentials) -> &Trust,
     identity: HeaderMap,
     timeout: Duration,
@@ -166,26 +160,32 @@ impl ClientMaker {
 
     /// The current credentials.
     fn tls(&self) -> Arc<ClientConfig> {
-        let credentials = self.credentials.load();
-        (self.trust)(&credentials).with_certificate.clone()
+        (self.trust)(&self.credentials.load())
+            .with_certificate
+            .clone()
     }
 
     async fn connect(&self, address: SocketAddr) -> Result<Connection, ClientError> {
-        let tls = self.tls();
-        let connecting = async {
-            let tcp = TcpStream::connect(address).await?;
-            let connector = TlsConnector::from(tls.clone());
-            connector.connect(self.name.clone(), tcp).await
-        };
-        let stream = connecting.await.map_err(|error| match error.kind() {
-            io::ErrorKind::ConnectionRefused => ClientError::Refused,
-            _ => ClientError::Connect(error),
-        })?;
-        let (sender, connection) = http1::handshake(TokioIo::new(stream))
+        let config = self.tls();
+        let tcp = TcpStream::connect(address)
+            .await
+            .map_err(|error| match error.kind() {
+                io::ErrorKind::ConnectionRefused => ClientError::Refused,
+                _ => ClientError::Connect(error),
+            })?;
+        let tls = TlsConnector::from(config.clone())
+            .connect(self.name.clone(), tcp)
+            .await
+            .map_err(ClientError::Connect)?;
+        let (sender, connection) = http1::handshake(TokioIo::new(tls))
             .await
             .map_err(|error| ClientError::Exchange(error.into()))?;
         let task = tokio::spawn(connection);
-        Ok(Connection { sender, task, tls })
+        Ok(Connection {
+            sender,
+            task,
+            tls: config,
+        })
     }
 
     fn request(
@@ -199,7 +199,10 @@ impl ClientMaker {
             .method(method)
             .uri(path)
             .header(HOST, self.name.to_str().as_ref())
-            .header(USER_AGENT, NAME)
+            .header(
+                USER_AGENT,
+                concat!("kube-interop-proxy/", env!("CARGO_PKG_VERSION")),
+            )
             .header(ACCEPT, media_type::JSON);
         if body.is_some() {
             request = request.header(CONTENT_TYPE, media_type::JSON);
@@ -295,9 +298,12 @@ impl Client {
         time: Duration,
     ) -> Result<ClientResponse, ClientError> {
         // A connection with an unfinished exchange cannot be reused: `exchange` puts it back only at its end.
-        let outcome = tokio::time::timeout(time, self.exchange(request)).await;
-        let outcome = outcome.unwrap_or(Err(ClientError::Timeout(time)));
-        if outcome.as_ref().is_err_and(|error| is_cut(error)) {
+        let outcome = tokio::time::timeout(time, self.exchange(request))
+            .await
+            .unwrap_or(Err(ClientError::Timeout(time)));
+        if let Err(error) = &outcome
+            && is_cut(error)
+        {
             self.end = Some(ConnectionEnd::Broken);
         }
         outcome
@@ -327,24 +333,24 @@ impl Client {
                 self.maker.connect(self.address).await?
             }
         };
-        let answer = answer(&mut connection.sender, request).await;
-        let answer = answer.map_err(ClientError::Exchange)?;
+        let (head, body) = connection
+            .sender
+            .send_request(request)
+            .await
+            .map_err(|error| ClientError::Exchange(error.into()))?
+            .into_parts();
+        let body = Limited::new(body, MAX_BODY)
+            .collect()
+            .await
+            .map_err(ClientError::Exchange)?
+            .to_bytes();
         self.connection = Some(connection);
-        Ok(answer)
+        Ok(ClientResponse {
+            status: head.status,
+            headers: head.headers,
+            body,
+        })
     }
-}
-
-/// Sends a request, and reads its answer completely.
-pub async fn answer(
-    sender: &mut SendRequest<Full<Bytes>>,
-    request: Request<Full<Bytes>>,
-) -> Result<ClientResponse, Broken> {
-    let (head, body) = sender.send_request(request).await?.into_parts();
-    Ok(ClientResponse {
-        status: head.status,
-        headers: head.headers,
-        body: Limited::new(body, MAX_BODY).collect().await?.to_bytes(),
-    })
 }
 
 impl ConnectionEnd {
@@ -359,12 +365,16 @@ impl ConnectionEnd {
 /// Whether the connection was cut without close_notify.
 fn is_cut(error: &(dyn std::error::Error + 'static)) -> bool {
     use io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, UnexpectedEof};
+    let cuts = [
+        UnexpectedEof,
+        ConnectionReset,
+        ConnectionAborted,
+        BrokenPipe,
+    ];
     let mut sources = std::iter::successors(Some(error), |error| error.source());
     sources.any(|error| {
-        matches!(
-            error.downcast_ref().map(io::Error::kind),
-            Some(UnexpectedEof | ConnectionReset | ConnectionAborted | BrokenPipe)
-        )
+        let error = error.downcast_ref().map(io::Error::kind);
+        error.is_some_and(|kind| cuts.contains(&kind))
     })
 }
 

@@ -7,7 +7,6 @@
 use std::cell::Cell;
 use std::fmt;
 
-use serde::Deserialize;
 use serde::de::{
     DeserializeSeed, EnumAccess, Error, IgnoredAny, MapAccess, SeqAccess, VariantAccess, Visitor,
 };
@@ -49,7 +48,11 @@ pub(super) fn line_of(text: &str, indices: &[usize]) -> Option<usize> {
     Some(error.location()?.line())
 }
 
-fn build(text: &str, budget: &Cell<usize>, stop: Option<&[usize]>) -> serde_yaml::Result<Node> {
+fn build(
+    text: &str,
+    budget: &Cell<usize>,
+    stop: Option<&[usize]>,
+) -> Result<Node, serde_yaml::Error> {
     TreeBuilder { budget, stop }.deserialize(serde_yaml::Deserializer::from_str(text))
 }
 
@@ -91,7 +94,7 @@ impl<'de> DeserializeSeed<'de> for TreeBuilder<'_> {
 
     fn deserialize<D: serde::Deserializer<'de>>(self, deserializer: D) -> Result<Node, D::Error> {
         match self.stop {
-            Some([]) => Nothing::deserialize(deserializer).map(|nothing| match nothing {}),
+            Some([]) => deserializer.deserialize_any(RejectAny),
             _ => deserializer.deserialize_any(self),
         }
     }
@@ -168,6 +171,13 @@ impl<'de> Visitor<'de> for TreeBuilder<'_> {
     }
 }
 
-/// No value is one of these, so serde_yaml reports the position.
-#[derive(Deserialize)]
-enum Nothing {}
+/// Accepts no value, so that serde_yaml reports the position.
+struct RejectAny;
+
+impl Visitor<'_> for RejectAny {
+    type Value = Node;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("nothing")
+    }
+}

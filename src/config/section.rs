@@ -11,7 +11,7 @@ use super::problem::ProblemKind;
 #[cfg(test)]
 use super::tests::survey;
 use super::tree::{KeyPath, Node};
-use super::{file, values};
+use super::values;
 
 const TWICE: &str = "is there twice; remove one";
 
@@ -90,15 +90,15 @@ impl<'n> Section<'n, '_> {
         value
     }
 
-    /// The value of a key, or its default, which is written as in the file.
+    /// The value of a key, or its default.
     pub(super) fn or<T: Debug + Clone + 'static>(
         &mut self,
         key: &'static str,
-        default: &str,
+        default: impl Into<Node>,
         parse: impl Fn(&Node) -> Result<T, String>,
     ) -> Option<T> {
         let (path, value) = self.given(key, &parse)?;
-        let default = file::parse(default).ok()?;
+        let default = default.into();
         #[cfg(test)]
         survey::default(&default, |node| parse(node).err());
         let value = value.or_else(|| parse(&default).ok())?;
@@ -207,13 +207,18 @@ pub(super) fn visit<'n, T>(
     let Section { path, known, .. } = section;
     for (index, (name, _)) in entries.iter().enumerate() {
         let is_same = |(earlier, _): &(String, Node)| earlier == name;
-        let at = path.key(name, Some(index));
-        if !known.contains(&name.as_str()) {
-            let message = format!("unknown key; expected one of {}", known.join(", "));
-            facts.add(at, ProblemKind::UnknownKey, message);
+        let (kind, message) = if !known.contains(&name.as_str()) {
+            let known = known.join(", ");
+            (
+                ProblemKind::UnknownKey,
+                format!("unknown key; expected one of {known}"),
+            )
         } else if entries.iter().take(index).any(is_same) {
-            facts.add(at, ProblemKind::Repeated, TWICE);
-        }
+            (ProblemKind::Repeated, TWICE.to_owned())
+        } else {
+            continue;
+        };
+        facts.add(path.key(name, Some(index)), kind, message);
     }
     value
 }

@@ -46,6 +46,7 @@ struct Grace {
 }
 
 /// A manifest without the proxy.
+#[derive(Debug, Clone)]
 pub(super) struct ApiServer {
     pub(super) pod: Value,
     /// Its place in `containers`.
@@ -63,8 +64,8 @@ impl ApiServer {
         if pod.get("kind").and_then(Value::as_str) != Some("Pod") {
             return Err(format!("{WHAT} is not one of kind Pod"));
         }
-        let layout = proxy(&pod).map(|(layout, _)| layout);
-        let changed = changed(&pod, layout, has_own_pod)?;
+        let layout = layout(&pod);
+        let changed = changed(&pod, layout.is_some() || has_own_pod)?;
         take_out(&mut pod, &changed);
         let index = apiserver(&pod)?;
         let spec = pod.get_mut("spec");
@@ -77,8 +78,7 @@ impl ApiServer {
             layout,
             is_changed: !changed.args.is_empty(),
         };
-        let mut words = words(this.container()).into_iter();
-        if !words.any(|word| word.starts_with("--")) {
+        if !this.words().iter().any(|word| word.starts_with("--")) {
             return Err(format!(
                 "{WHAT} has no flags in `command` and `args`: a shell or a script gives them to it"
             ));
@@ -90,9 +90,13 @@ impl ApiServer {
         &items(&self.pod, &["spec", "containers"])[self.index]
     }
 
+    fn words(&self) -> Vec<String> {
+        words(self.container())
+    }
+
     /// The flags behind the program's name.
     pub(super) fn flags(&self) -> Result<Flags, String> {
-        let words = words(self.container());
+        let words = self.words();
         let program = words.iter().position(|word| is_apiserver(word));
         match program {
             Some(program) => Ok(Flags::read(&words[program + 1..])),
@@ -175,8 +179,11 @@ impl ApiServer {
                 let before = asked.get("host").and_then(Value::as_str);
                 let before = before.map(str::to_owned);
                 changed.hosts.push((probe.to_owned(), before));
-                let loopback = Some("127.0.0.1".into());
-                set(container, &[probe, handler, "host"], loopback);
+                set(
+                    container,
+                    &[probe, handler, "host"],
+                    Some("127.0.0.1".into()),
+                );
             }
         }
         let annotations = mapping(&mut pod, ANNOTATIONS).ok_or(NOT_ONE)?;
@@ -252,23 +259,27 @@ fn apiserver(pod: &Value) -> Result<usize, String> {
 
 /// The proxy's container in the apiserver's pod, and what that makes of it.
 pub(super) fn proxy(pod: &Value) -> Option<(Layout, &Value)> {
-    let sidecar = own(pod, "containers").map(|it| (Layout::Sidecar, it));
-    sidecar.or_else(|| Some((Layout::NativeSidecar, own(pod, "initContainers")?)))
+    let places = [
+        (Layout::Sidecar, "containers"),
+        (Layout::NativeSidecar, "initContainers"),
+    ];
+    places.into_iter().find_map(|(layout, key)| {
+        let mut all = items(pod, &["spec", key]).iter();
+        let found = all.find(|it| text(it, &["name"]) == PROXY)?;
+        Some((layout, found))
+    })
 }
 
-/// What is the proxy's in a list of a pod.
-pub(super) fn own<'p>(pod: &'p Value, list: &str) -> Option<&'p Value> {
-    let mut all = items(pod, &["spec", list]).iter();
-    all.find(|it| text(it, &["name"]) == PROXY)
+fn layout(pod: &Value) -> Option<Layout> {
+    proxy(pod).map(|(layout, _)| layout)
 }
 
-/// Where there is a proxy, in the pod or beside it, what `docs/` tells people to write by hand is for it.
-fn changed(pod: &Value, layout: Option<Layout>, has_own_pod: bool) -> Result<Changed, String> {
+/// `is_ours`: there is a proxy, so what `docs/` tells people to write by hand is for it.
+fn changed(pod: &Value, is_ours: bool) -> Result<Changed, String> {
     match at(pod, &["metadata", "annotations", CHANGED]).and_then(Value::as_str) {
         Some(note) => serde_json::from_str(note)
             .map_err(|error| format!("{WHAT}: the annotation {CHANGED} was damaged: {error}")),
-        None if layout.is_some() || has_own_pod => by_hand(pod, layout),
-        None => Ok(Changed::default()),
+        None => by_hand(pod, is_ours),
     }
 }
 
@@ -315,12 +326,13 @@ fn remove_annotations(pod: &mut Value, names: &[&str]) {
 }
 
 /// What the patches of `deploy/kubeadm` have changed.
-fn by_hand(pod: &Value, layout: Option<Layout>) -> Result<Changed, String> {
+fn by_hand(pod: &Value, is_ours: bool) -> Result<Changed, String> {
     let container = &items(pod, &["spec", "containers"])[apiserver(pod)?];
     let args: Vec<_> = items(container, &["args"]).iter().map(word).collect();
-    if !args.iter().any(|word| word == LOOPBACK) {
+    if !is_ours || !args.iter().any(|word| word == LOOPBACK) {
         return Ok(Changed::default());
     }
+    let layout = layout(pod);
     let words = layout.unwrap_or(Layout::OwnPod).words();
     let ours = args.into_iter().filter(|it| words.contains(it));
     let advertised = text(pod, &["metadata", "annotations", ADVERTISED]);
@@ -329,10 +341,11 @@ fn by_hand(pod: &Value, layout: Option<Layout>) -> Result<Changed, String> {
     let asks_loopback =
         |[probe, handler]: &[&str; 2]| text(container, &[probe, handler, "host"]) == "127.0.0.1";
     let hosts = handlers().filter(asks_loopback);
-    let hosts = hosts.map(|[probe, _]| (probe.to_owned(), host.clone()));
     Ok(Changed {
         args: ours.collect(),
-        hosts: hosts.collect(),
+        hosts: hosts
+            .map(|[probe, _]| (probe.to_owned(), host.clone()))
+            .collect(),
         grace: layout.map(|_| Grace { before: None }),
         default_container: layout.is_some(),
     })

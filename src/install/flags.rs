@@ -1,6 +1,7 @@
 //! kube-apiserver's flags, read as its library (pflag) reads them. Pure.
 
 /// Name and value of each flag, in the order of the command line.
+#[derive(Debug, Default, PartialEq)]
 pub(super) struct Flags(Vec<(String, String)>);
 
 impl Flags {
@@ -28,11 +29,13 @@ impl Flags {
 
     /// The value that counts; an empty one is none.
     pub(super) fn get(&self, name: &str) -> Option<&str> {
-        self.each(name).last().filter(|value| !value.is_empty())
+        let last = self.0.iter().rev().find(|(flag, _)| flag == name);
+        last.map(|(_, value)| value.as_str())
+            .filter(|value| !value.is_empty())
     }
 
     /// The values of each time that it is given, one after the other.
-    pub(super) fn each<'f>(&'f self, name: &str) -> impl Iterator<Item = &'f str> {
+    pub(super) fn each<'f>(&'f self, name: &'f str) -> impl Iterator<Item = &'f str> {
         let given = self.0.iter().filter(move |(flag, _)| flag == name);
         given.map(|(_, value)| value.as_str())
     }

@@ -40,9 +40,6 @@ const NOT_CHANGED: &str = "the proxy cannot be put into the pod";
 pub struct Plan {
     pub layout: Layout,
     pub image: String,
-    /// What stands there.
-    pub before: State,
-    /// What is to stand there.
     pub state: State,
     /// What is to be known or done by hand.
     pub warnings: Vec<String>,
@@ -90,16 +87,18 @@ pub fn plan(node: &Node<'_>, options: &Options) -> Result<Plan, String> {
     let (config, settings) = derived.text(from.text(CONFIG))?;
     warnings.extend(node.asks_on_loopback(main));
     warnings.extend(derived.warnings);
-    match (layout, server.minor_version()) {
-        (Layout::NativeSidecar, Some(minor @ ..29)) => {
-            return Err(format!(
-                "native sidecars need Kubernetes 1.29, and this is 1.{minor}: choose another --layout"
-            ));
+    if layout == Layout::NativeSidecar {
+        match server.minor_version() {
+            Some(minor) if minor < 29 => {
+                return Err(format!(
+                    "native sidecars need Kubernetes 1.29, and this is 1.{minor}: choose another --layout"
+                ));
+            }
+            Some(_) => {}
+            None => warnings.push(
+                "native sidecars need kubelet 1.29 or later, which cannot be seen here".to_owned(),
+            ),
         }
-        (Layout::NativeSidecar, None) => warnings.push(
-            "native sidecars need kubelet 1.29 or later, which cannot be seen here".to_owned(),
-        ),
-        _ => {}
     }
     let mounts = derived.files.iter().map(|file| server.mount(file));
     let mounts = mounts.collect::<Result<Vec<_>, _>>()?;
@@ -123,7 +122,6 @@ pub fn plan(node: &Node<'_>, options: &Options) -> Result<Plan, String> {
     Ok(Plan {
         layout,
         image,
-        before: from,
         state: State::new(Some(config), pods, apiserver),
         warnings,
         files: derived.files.into_iter().zip(hosts).collect(),

@@ -9,8 +9,8 @@ use serde_json::Value;
 use tokio::time::timeout;
 
 use super::finding::Finding;
-use super::probe::{self, ConfigKeys, ConnectionFailure, Maker, Observations, PATIENCE, body};
-use super::told;
+use super::probe::{self, ConfigKeys, ConnectionFailure, Observations, PATIENCE, body};
+use super::{Clients, told};
 use crate::client::Client;
 use crate::config::Config;
 use crate::kube::version::numbers;
@@ -45,18 +45,18 @@ pub fn about(config: &Config) -> String {
 
 pub async fn check(
     config: &Config,
-    maker: &anyhow::Result<Maker>,
+    clients: &anyhow::Result<Clients>,
     reading: &FileSnapshot<'_>,
 ) -> Vec<Finding> {
     let about = about(config);
-    let maker = match maker {
-        Ok(maker) => maker,
+    let clients = match clients {
+        Ok(clients) => clients,
         Err(why) => return vec![told::skipped(about, why)],
     };
     let address = config.api_server.address;
     let asking = async {
-        let trust = timeout(PATIENCE, check_trust(config, maker.credentials.clone()));
-        let mut client = maker.client(address);
+        let trust = timeout(PATIENCE, check_trust(config, clients.credentials.clone()));
+        let mut client = clients.maker.client(address);
         let (trust, documents) = tokio::join!(trust, timeout(PATIENCE, documents(&mut client)));
         let trust = match trust {
             Ok(trust) => trust.map_err(|error| error.to_string()),
@@ -64,7 +64,7 @@ pub async fn check(
         };
         (trust, documents.unwrap_or_default())
     };
-    let observed = probe::observe(&about, maker, address, asking);
+    let observed = probe::observe(&about, &clients.maker, address, asking);
     let observed = probe::within(super::PATIENCE, observed).await;
     findings(config, reading, observed)
 }
@@ -81,8 +81,10 @@ async fn documents(client: &mut Client) -> Documents {
 fn findings(config: &Config, reading: &FileSnapshot<'_>, observed: Observed) -> Vec<Finding> {
     let about = about(config);
     let observed = match observed {
-        // Its other answers are another server's.
-        Ok(observed) if observed.is_proxy => return vec![told::circle(about)],
+        Ok(observed) if observed.is_proxy => {
+            // Its other answers are another server's.
+            return vec![told::circle(about)];
+        }
         Ok(observed) => observed,
         Err(failure) => return vec![failure.finding(&about, &KEYS)],
     };
@@ -90,15 +92,19 @@ fn findings(config: &Config, reading: &FileSnapshot<'_>, observed: Observed) -> 
     let accepts = (trust.as_ref()).is_ok_and(|trust| trust.problems.is_empty());
     let version = version["gitVersion"].as_str();
     let version = version.unwrap_or("of unknown version");
-    let status = match observed.missing.as_str() {
-        "" => observed.status.to_string(),
-        missing => format!("{} ({missing})", observed.status),
+    let missing = match observed.missing.as_str() {
+        "" => String::new(),
+        missing => format!(" ({missing})"),
     };
     let mut findings = Vec::from_iter(match observed.status {
         StatusCode::OK => Some(told::ready(&about, version)),
         // It does not report its state to a client that it does not trust.
         StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN if !accepts => None,
-        _ => Some(told::not_ready(&about, version, status)),
+        status => Some(told::not_ready(
+            &about,
+            version,
+            format!("{status}{missing}"),
+        )),
     });
     findings.extend(is_too_old(version).then(|| told::too_old(&about, version)));
     match trust {
@@ -110,7 +116,8 @@ fn findings(config: &Config, reading: &FileSnapshot<'_>, observed: Observed) -> 
     if leaves_it && lead_to(&endpoints, config.api_server.address) {
         findings.push(told::bypassed(&about));
     }
-    findings.extend(authorities(config, reading, &authentication["data"]));
+    let published = &authentication["data"];
+    findings.extend(authorities(&about, config, reading, published));
     findings.extend(observed.clock);
     findings
 }
@@ -153,7 +160,12 @@ fn lead_to(endpoints: &Value, address: SocketAddr) -> bool {
 
 /// Compares the proxy's client CAs with those that the apiserver publishes. It also publishes CAs from earlier starts, so a
 /// difference means little. Without any common CA, one of the two rejects every client.
-fn authorities(config: &Config, reading: &FileSnapshot<'_>, published: &Value) -> Vec<Finding> {
+fn authorities(
+    about: &str,
+    config: &Config,
+    reading: &FileSnapshot<'_>,
+    published: &Value,
+) -> Vec<Finding> {
     let serving = &config.serving;
     let users = ("client-ca-file", &serving.client_ca_file);
     let proxies = &serving.request_header_client_ca_file;
@@ -162,7 +174,6 @@ fn authorities(config: &Config, reading: &FileSnapshot<'_>, published: &Value) -
         let theirs = published[flag].as_str().unwrap_or_default();
         let theirs = pem::client_roots(&pem::parse_certs(theirs.as_bytes()).ok()?).ok()?;
         let ours = reading.client_roots(file).ok()?;
-        let about = about(config);
         (!ours.shares_authority(&theirs)).then(|| told::other_authorities(about, flag, key))
     });
     told.into_iter().flatten().collect()

@@ -5,12 +5,14 @@
 
 use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpListener};
+use std::sync::Arc;
 
 use super::finding::Finding;
-use super::probe::{self, ConfigKeys, ConnectionFailure, Maker, PATIENCE};
+use super::probe::{self, ConfigKeys, ConnectionFailure, PATIENCE};
 use super::{peers, told};
 use crate::admin::document::ServerStatus;
 use crate::cli::fetch::{self, FetchError};
+use crate::client::ClientMaker;
 use crate::cluster::record::canonical;
 use crate::config::Config;
 
@@ -39,7 +41,7 @@ pub struct LocalProxy {
 
 impl LocalProxy {
     /// `maker`: of clients for peers; without it nothing is said of the addresses.
-    pub async fn check(config: &Config, maker: Option<&Maker>) -> Self {
+    pub async fn check(config: &Config, maker: Option<&Arc<ClientMaker>>) -> Self {
         let mut here = Self::default();
         let port = config.admin.bind_address;
         match fetch::status(&port.to_string()).await {
@@ -75,7 +77,7 @@ impl LocalProxy {
         config: &Config,
         key: &str,
         address: SocketAddr,
-        maker: &Maker,
+        maker: &Arc<ClientMaker>,
     ) -> Option<Finding> {
         let about = format!("{key} {address}");
         let binds = key == BIND_KEY;
@@ -87,8 +89,11 @@ impl LocalProxy {
         let is_proxy = probe::within(PATIENCE, probe::is_proxy(maker, address)).await;
         let after = self.refusals(config).await;
         match is_proxy {
-            Ok(true) if !self.none_runs && after? > before? => Some(told::leads_here(about)),
-            Ok(true) => Some(told::leads_to_another_proxy(about, key)),
+            Ok(true) if self.none_runs => Some(told::leads_to_another_proxy(about, key)),
+            Ok(true) => Some(match after? > before? {
+                true => told::leads_here(about),
+                false => told::leads_to_another_proxy(about, key),
+            }),
             Ok(false) | Err(ConnectionFailure::NotTls) => Some(told::no_proxy(about, key)),
             Err(ConnectionFailure::Refused) => {
                 self.running.as_ref()?;
@@ -104,8 +109,8 @@ impl LocalProxy {
     async fn refusals(&self, config: &Config) -> Option<f64> {
         self.running.as_ref()?;
         let admin = config.admin.bind_address.to_string();
-        let answer = fetch::get(&admin, "/metrics").await.ok()?;
-        let text = std::str::from_utf8(&answer.body).ok()?;
+        let (_, body) = fetch::get(&admin, "/metrics").await.ok()?;
+        let text = std::str::from_utf8(&body).ok()?;
         let line = text.lines().find_map(|line| line.strip_prefix(COUNTER));
         line.map_or(Some(0.0), |count| count.trim().parse().ok())
     }

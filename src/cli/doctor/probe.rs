@@ -35,10 +35,8 @@ const NOTICEABLE: f64 = 1.0;
 /// Seconds from which on new tokens and certificates of one machine are not valid yet on the other.
 const HARMFUL: f64 = 60.0;
 
-/// Makes the clients of one sort of servers.
-pub type Maker = Arc<ClientMaker>;
-
 /// Names in messages: configuration keys of a connection, and where the server is configured.
+#[derive(Debug, Clone, Copy)]
 pub struct ConfigKeys {
     /// For example `etcd`.
     pub server: &'static str,
@@ -99,9 +97,10 @@ impl ConnectionFailure {
     fn caused_by(why: String) -> Self {
         let alert = why.split_once(ALERT).map_or("", |(_, alert)| alert);
         let mut refusals = ["Certificate", "UnknownCA", "AccessDenied", "DecryptError"].iter();
-        let is_refusal = refusals.any(|about| alert.contains(about));
         match &why {
-            _ if is_refusal => Self::CertificateRefused(alert.to_owned()),
+            _ if refusals.any(|about| alert.contains(about)) => {
+                Self::CertificateRefused(alert.to_owned())
+            }
             why if why.contains("Connection refused") => Self::Refused,
             why if why.contains("timed out") => Self::TimedOut,
             why if why.contains("corrupt message") => Self::NotTls,
@@ -140,6 +139,7 @@ impl ConnectionFailure {
 }
 
 /// What answers at an address.
+#[derive(Debug)]
 pub struct Observations<T> {
     pub is_proxy: bool,
     /// Of `/readyz`.
@@ -155,7 +155,7 @@ pub struct Observations<T> {
 /// Looks at `address`, and asks more if anybody answers there.
 pub async fn observe<T>(
     about: &str,
-    maker: &Maker,
+    maker: &Arc<ClientMaker>,
     address: SocketAddr,
     asking: impl Future<Output = T>,
 ) -> Result<Observations<T>, ConnectionFailure> {
@@ -179,7 +179,10 @@ pub async fn body(client: &mut Client, path: &str) -> Option<Bytes> {
 }
 
 /// Whether a kube-interop-proxy listens at `address`.
-pub async fn is_proxy(maker: &Maker, address: SocketAddr) -> Result<bool, ConnectionFailure> {
+pub async fn is_proxy(
+    maker: &Arc<ClientMaker>,
+    address: SocketAddr,
+) -> Result<bool, ConnectionFailure> {
     // On a new connection: Go closes it after such a request.
     let answer = maker.client(address).get(MALFORMED_PATH).await?;
     Ok(is_from_proxy(&answer))

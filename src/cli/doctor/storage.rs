@@ -7,29 +7,34 @@ use std::collections::BTreeSet;
 use tokio::time::timeout;
 
 use super::finding::Finding;
-use super::probe::{Maker, body};
-use super::{PATIENCE, apiserver, told};
+use super::probe::body;
+use super::{Clients, PATIENCE, apiserver, told};
 use crate::client::Client;
 use crate::config::Config;
 use crate::kube::discovery::documents;
-use crate::kube::gvr::{GroupVersion, Gvr, ResourceKind, resource_name};
+use crate::kube::gvr::{GroupVersion, Gvr, ResourceKind};
 use crate::watches::prover::{ApiServers, Prover};
 use crate::watches::storage;
 
 /// Nothing is said if the apiserver is too slow.
-pub async fn check(config: &Config, maker: &Maker, etcd: &etcd_client::Client) -> Option<Finding> {
-    let probing = timeout(PATIENCE, probe(config, maker, etcd)).await;
+pub async fn check(
+    config: &Config,
+    clients: &Clients,
+    etcd: &etcd_client::Client,
+) -> Option<Finding> {
+    let probing = timeout(PATIENCE, probe(config, clients, etcd)).await;
     probing.ok()?
 }
 
 /// Asks the apiserver for one object of each resource that it lists in built-in groups, and etcd for the same.
-async fn probe(config: &Config, maker: &Maker, etcd: &etcd_client::Client) -> Option<Finding> {
+async fn probe(config: &Config, clients: &Clients, etcd: &etcd_client::Client) -> Option<Finding> {
     let about = apiserver::about(config);
     let server = config.api_server.address;
+    let maker = &clients.maker;
     let Some(listed) = listed(&mut maker.client(server)).await else {
         return Some(told::no_discovery(about));
     };
-    let prover = Prover(ApiServers::new(config, &maker.credentials, maker.clone()).ok()?);
+    let prover = Prover(ApiServers::new(config, &clients.credentials, maker.clone()).ok()?);
     let (mut here, mut elsewhere, mut asked) = (false, BTreeSet::new(), BTreeSet::new());
     for resource in listed {
         // Else the resource is not among those that kube-apiserver has built in, or is in `etcd.otherResources`.
@@ -41,9 +46,7 @@ async fn probe(config: &Config, maker: &Maker, etcd: &etcd_client::Client) -> Op
         let asking = prover.is_stored(etcd.clone(), server, &root, &resource);
         match asking.await {
             Ok(Some(true)) => here = true,
-            Ok(Some(false)) => {
-                elsewhere.insert(resource_name(&resource.group, &resource.resource));
-            }
+            Ok(Some(false)) => drop(elsewhere.insert(name(&resource))),
             // It does not tell, or nothing is stored.
             Ok(None) | Err(_) => {}
         }
@@ -56,10 +59,21 @@ async fn probe(config: &Config, maker: &Maker, etcd: &etcd_client::Client) -> Op
     }
 }
 
+/// As `etcd.otherResources` has it.
+fn name(resource: &Gvr) -> String {
+    match &*resource.group {
+        "" => resource.resource.clone(),
+        group => format!("{}.{group}", resource.resource),
+    }
+}
+
 /// What can be watched; `None`: it does not say which groups it has.
 async fn listed(client: &mut Client) -> Option<Vec<Gvr>> {
     let groups = body(client, "/apis").await?;
-    let mut versions = vec![GroupVersion::new("", "v1")];
+    let mut versions = vec![GroupVersion {
+        group: String::new(),
+        version: "v1".to_owned(),
+    }];
     versions.extend(documents::listed(&groups).ok()?);
     let mut found = Vec::new();
     for of in &versions {

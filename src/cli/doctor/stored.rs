@@ -14,7 +14,6 @@ use tokio::time::timeout;
 
 use super::finding::{Finding, Level};
 use super::told;
-use crate::cli::etcd::decoded;
 use crate::cluster::bare::usable_address;
 use crate::cluster::codec::{self, PeerEndpoint};
 use crate::cluster::connector::within;
@@ -28,7 +27,14 @@ use crate::config::{BareServersMode, Config};
 /// A key name below each prefix that nothing writes: neither a server ID nor a Lease can have it.
 pub const UNUSED_NAME: &str = ".check";
 const PERMISSIONS: &str = "etcd permissions";
-
+/// What proxies write.
+const OURS: [Topic; 5] = [
+    Topic::Servers,
+    Topic::Live,
+    Topic::Draining,
+    Topic::Claims,
+    Topic::PeerEndpoints,
+];
 /// For everything below one prefix.
 const LISTING_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -50,9 +56,6 @@ pub struct Inventory {
 }
 
 pub async fn check(config: &Config, client: &Client) -> (Vec<Finding>, Inventory) {
-    use Topic::{Claims, Draining, Live, PeerEndpoints, Servers};
-    // What proxies write.
-    const OURS: [Topic; 5] = [Servers, Live, Draining, Claims, PeerEndpoints];
     let keys = EtcdKeys::new(&config.etcd.prefix, &config.identity.lease_namespaces);
     let ignored = config.rerouting.bare_servers == BareServersMode::Ignore;
     let topics = keys.topics();
@@ -104,8 +107,10 @@ fn requests(keys: &EtcdKeys, failed: &[(&'static str, Topic, SourceError)]) -> V
 }
 
 async fn list(client: &Client, topic: Topic, below: &str) -> Result<Vec<EtcdItem>, SourceError> {
-    use Topic::{ApiServices, Claims, Definitions, StorageVersions};
-    let keys_only = [StorageVersions, Definitions, ApiServices, Claims].contains(&topic);
+    let keys_only = matches!(
+        topic,
+        Topic::StorageVersions | Topic::Definitions | Topic::ApiServices | Topic::Claims
+    );
     let listing = etcd::list(client.kv_client(), below, keys_only);
     let listing = timeout(LISTING_TIMEOUT, listing).await;
     Ok(listing.map_err(|_| SourceError::Timeout)??.items)
@@ -126,9 +131,9 @@ impl Inventory {
     /// `items`: everything below the prefix of the topic.
     fn take(&mut self, topic: Topic, items: &[EtcdItem]) {
         match topic {
-            Topic::Servers => self.records = decoded(items, json::read).collect(),
-            Topic::Live => self.lives = decoded(items, json::read).collect(),
-            Topic::PeerEndpoints => self.entries = decoded(items, codec::endpoints).collect(),
+            Topic::Servers => self.records = decoded(items, json::read),
+            Topic::Live => self.lives = decoded(items, json::read),
+            Topic::PeerEndpoints => self.entries = decoded(items, codec::endpoints),
             Topic::Claims => self.claims = items.iter().map(|item| item.key.clone()).collect(),
             // Every kube-apiserver writes APIServices, and nothing else does.
             Topic::ApiServices => self.has_apiserver_keys = Some(!items.is_empty()),
@@ -144,4 +149,10 @@ impl Inventory {
             | Topic::Definitions => {}
         }
     }
+}
+
+/// Without what cannot be decoded: the proxy names it on its status page.
+fn decoded<T, E>(items: &[EtcdItem], decode: impl Fn(&[u8]) -> Result<T, E>) -> Vec<(String, T)> {
+    let decoded = |item: &EtcdItem| Some((item.key.clone(), decode(&item.value).ok()?));
+    items.iter().filter_map(decoded).collect()
 }

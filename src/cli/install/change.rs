@@ -5,9 +5,9 @@
 //! back. Who comes too early finds the address taken and ends. So that nobody waits until kubelet tries again, its manifest
 //! gets a note that goes away, and the pod is another one then, when the address is free.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
-use super::host::{Done, Host};
+use super::host::Host;
 use crate::install;
 use crate::install::state::{APISERVER, CONFIG, State};
 use crate::local::process;
@@ -18,16 +18,24 @@ pub(super) struct Early<'s>(Option<&'s (String, String)>);
 /// Writes everything but the apiserver's manifest. What runs goes on.
 pub(super) fn begin<'s>(host: &Host, from: &State, to: &'s State) -> Result<Early<'s>, String> {
     let mut early = Early(None);
-    for file in to.files().iter().filter(|(name, _)| name != APISERVER) {
-        let is_early = from.pods().is_empty() && file.0 != CONFIG;
-        early.write(host, from, file, is_early)?;
+    for file in to.files() {
+        let (name, _) = file;
+        let is_early = from.pods().is_empty() && name != CONFIG;
+        if name != APISERVER {
+            early.write(host, from, file, is_early)?;
+        }
     }
     Ok(early)
 }
 
 impl<'s> Early<'s> {
     /// Writes the apiserver's manifest, and takes away what is to be there no more.
-    pub(super) fn replace(&mut self, host: &Host, from: &State, to: &'s State) -> Done {
+    pub(super) fn replace(
+        &mut self,
+        host: &Host,
+        from: &State,
+        to: &'s State,
+    ) -> Result<(), String> {
         let loses_proxy = !from.pods().is_empty() && !to.has_proxy()?;
         let mut files = to.files().iter();
         if let Some(file) = files.find(|(name, _)| name == APISERVER) {
@@ -47,7 +55,7 @@ impl<'s> Early<'s> {
         from: &State,
         file: &'s (String, String),
         is_early: bool,
-    ) -> Done {
+    ) -> Result<(), String> {
         let (name, text) = file;
         if from.text(name) == Some(text.as_str()) {
             return Ok(());
@@ -60,11 +68,12 @@ impl<'s> Early<'s> {
     }
 
     /// Takes the note away once nobody listens at the address; until then it is called again.
-    pub(super) fn go_on(&mut self, host: &Host, address: SocketAddr) -> Done {
+    pub(super) fn go_on(&mut self, host: &Host, address: SocketAddr) -> Result<(), String> {
         let Some((name, text)) = self.0 else {
             return Ok(());
         };
-        if process::listening_at(address).is_empty() {
+        let takes = |ip: IpAddr| ip == address.ip() || ip.is_unspecified();
+        if !process::listeners(address.port()).into_iter().any(takes) {
             host.write(name, text)?;
             self.0 = None;
         }

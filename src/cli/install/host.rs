@@ -13,8 +13,7 @@ use crate::config::{self, joined};
 use crate::install::state::{APISERVER, CONFIG, State};
 use crate::install::{self, DIRECTORY, MANIFESTS, Node};
 
-/// What was there before the last change.
-pub(super) const BEFORE: &str = "before";
+const BEFORE: &str = "before";
 /// What the last change has put there.
 const INSTALLED: &str = "installed";
 /// Is there while a change has not ended.
@@ -27,26 +26,27 @@ const OTHERS: [&str; 2] = ["/etc/keepalived", "/etc/haproxy"];
 const ENDINGS: [&str; 4] = [".yaml", ".yml", ".json", ".manifest"];
 const MAX_BYTES: u64 = 1 << 20;
 
-/// Done, or one line that says why not.
-pub(super) type Done = Result<(), String>;
-
-/// A node, all of whose paths are below this one.
-pub(super) struct Host(PathBuf);
+/// A node, all of whose paths are below `root`.
+pub(super) struct Host {
+    root: PathBuf,
+}
 
 impl Host {
     pub(super) fn new(root: &Path) -> Self {
-        Self(root.to_owned())
+        Self {
+            root: root.to_owned(),
+        }
     }
 
     /// This machine itself, as it runs.
     pub(super) fn is_whole(&self) -> bool {
-        self.0 == Path::new("/")
+        self.root == Path::new("/")
     }
 
     /// A path of the node on this machine.
     pub(super) fn path(&self, path: impl AsRef<Path>) -> PathBuf {
         let path = path.as_ref();
-        self.0.join(path.strip_prefix("/").unwrap_or(path))
+        self.root.join(path.strip_prefix("/").unwrap_or(path))
     }
 
     /// In the proxy's own directory.
@@ -81,14 +81,17 @@ impl Host {
     /// What is there now. `servers`: how many control plane nodes there are.
     pub(super) fn node(&self, servers: usize) -> Result<Node<'_>, String> {
         let path = self.file(APISERVER);
-        let shown = path.display();
-        if path.is_symlink() {
+        if fs::symlink_metadata(&path).is_ok_and(|it| it.is_symlink()) {
             return Err(format!(
-                "{shown} is a symbolic link: what keeps the file that it names would undo the change; change it there"
+                "{} is a symbolic link: what keeps the file that it names would undo the change; change it there",
+                path.display()
             ));
         }
         let manifest = text(&path)?.ok_or_else(|| {
-            format!("{shown}: no such file; is this a control plane node that kubeadm made?")
+            format!(
+                "{}: no such file; is this a control plane node that kubeadm made?",
+                path.display()
+            )
         })?;
         let mut others = self.texts(MANIFESTS, &ENDINGS);
         others.retain(|(path, _)| !path.ends_with(APISERVER));
@@ -101,16 +104,23 @@ impl Host {
             read: Box::new(|path: &Path| read(&self.path(path))),
             manifest,
             config: text(&self.own(CONFIG))?,
-            addresses: self.is_whole().then(held).unwrap_or_default(),
+            addresses: match self.is_whole() {
+                true => held(),
+                false => Vec::new(),
+            },
             others,
             endpoint: kubeconfigs.find_map(|it| install::endpoint(&it)),
             servers,
-            installed: self.kept(INSTALLED)?,
+            installed: self.kept_in(INSTALLED)?,
         })
     }
 
-    /// What is kept in a directory of the proxy's own.
-    pub(super) fn kept(&self, directory: &str) -> Result<Option<State>, String> {
+    /// What was there before the last change.
+    pub(super) fn kept(&self) -> Result<Option<State>, String> {
+        self.kept_in(BEFORE)
+    }
+
+    fn kept_in(&self, directory: &str) -> Result<Option<State>, String> {
         let kept = |name: &str| text(&self.own(directory).join(name));
         let Some(apiserver) = kept(APISERVER)? else {
             return Ok(None);
@@ -130,14 +140,15 @@ impl Host {
         make(&self.path(DIRECTORY))?;
         let path = self.own(LOCK);
         let file = File::create(&path).map_err(|error| failed(&path, &error))?;
-        let locked = file.try_lock();
-        locked.map_err(|_| "another install or uninstall runs on this node")?;
-        Ok(file)
+        match file.try_lock() {
+            Ok(()) => Ok(file),
+            Err(_) => Err("another install or uninstall runs on this node".to_owned()),
+        }
     }
 
     /// Whether files can be replaced here, before anything is: a file in which everything that will be written fits, several
     /// times, is put among the manifests. kubelet looks past a name with a dot.
-    pub(super) fn prepare(&self) -> Done {
+    pub(super) fn prepare(&self) -> Result<(), String> {
         let probe = self.file(".kube-interop-proxy-probe");
         let put = self.put(&probe, &" ".repeat(256 << 10), 0o600);
         let _ = fs::remove_file(&probe);
@@ -151,17 +162,18 @@ impl Host {
 
     /// Every problem of a configuration and of the files that it names, as `check` finds them. With another root its paths are
     /// not those of this machine.
-    pub(super) fn check(&self, config: &str) -> Done {
+    pub(super) fn check(&self, config: &str) -> Result<(), String> {
         if !self.is_whole() {
             return Ok(());
         }
-        let checked = config::check_text(&self.own(CONFIG), config.to_owned());
-        let checked = checked.map_err(|problems| joined(problems, "\n"));
-        checked.map(drop)
+        match config::check_text(&self.own(CONFIG), config.to_owned()) {
+            Ok(_) => Ok(()),
+            Err(problems) => Err(joined(&problems, "\n")),
+        }
     }
 
     /// Keeps what is there in `before/`, unless a change that was broken off has kept what was there before it.
-    pub(super) fn keep(&self, state: &State) -> Done {
+    pub(super) fn keep(&self, state: &State) -> Result<(), String> {
         if self.is_unfinished() {
             return Ok(());
         }
@@ -171,7 +183,7 @@ impl Host {
     }
 
     /// Replaces a directory of the proxy's own.
-    fn store(&self, name: &str, files: &[(String, String)]) -> Done {
+    fn store(&self, name: &str, files: &[(String, String)]) -> Result<(), String> {
         let (new, kept) = (self.own(&format!(".{name}")), self.own(name));
         remove(&new)?;
         write_into(&new, files)?;
@@ -180,7 +192,7 @@ impl Host {
     }
 
     /// The proxy runs as these files say.
-    pub(super) fn done(&self, state: &State) -> Done {
+    pub(super) fn done(&self, state: &State) -> Result<(), String> {
         self.store(INSTALLED, state.files())?;
         self.finish()
     }
@@ -190,19 +202,19 @@ impl Host {
         self.own(BEFORE).join(UNFINISHED).exists()
     }
 
-    pub(super) fn finish(&self) -> Done {
+    pub(super) fn finish(&self) -> Result<(), String> {
         remove(&self.own(BEFORE).join(UNFINISHED))
     }
 
     /// Writes a file of a [`State`] in one step, with the mode that it had.
-    pub(super) fn write(&self, name: &str, text: &str) -> Done {
+    pub(super) fn write(&self, name: &str, text: &str) -> Result<(), String> {
         let path = self.file(name);
         let mode = fs::metadata(&path).map_or(0o600, |it| it.mode() & 0o777);
         let put = self.put(&path, text, mode);
         put.map_err(|error| failed(&path, &error))
     }
 
-    pub(super) fn remove(&self, name: &str) -> Done {
+    pub(super) fn remove(&self, name: &str) -> Result<(), String> {
         remove(&self.file(name))
     }
 
@@ -219,12 +231,15 @@ impl Host {
     }
 
     /// Takes the proxy's own directory away; what others put there stays.
-    pub(super) fn clean_up(&self) -> Done {
+    pub(super) fn clean_up(&self) -> Result<(), String> {
         for name in [BEFORE, ".before", INSTALLED, ".installed", LOCK] {
             remove(&self.own(name))?;
         }
         let directory = self.path(DIRECTORY);
-        gone(&directory, fs::remove_dir(&directory))
+        match fs::remove_dir(&directory) {
+            Err(error) if error.kind() == ErrorKind::DirectoryNotEmpty => Ok(()),
+            removed => gone(&directory, removed),
+        }
     }
 }
 
@@ -232,20 +247,23 @@ fn failed(path: &Path, error: &Error) -> String {
     format!("{}: {error}", path.display())
 }
 
-/// What became of removing something that need not have been there, or a directory in which others have put something.
-fn gone(path: &Path, removed: Result<(), Error>) -> Done {
-    match removed.map_err(|error| (error.kind(), failed(path, &error))) {
-        Ok(()) | Err((ErrorKind::NotFound | ErrorKind::DirectoryNotEmpty, _)) => Ok(()),
-        Err((_, why)) => Err(why),
+/// What became of removing something that need not have been there.
+fn gone(path: &Path, removed: Result<(), Error>) -> Result<(), String> {
+    match removed {
+        Err(error) if error.kind() != ErrorKind::NotFound => Err(failed(path, &error)),
+        _ => Ok(()),
     }
 }
 
 /// Removes a file, or a directory with all that is in it, if it is there.
-fn remove(path: &Path) -> Done {
-    match path.is_dir() {
-        true => gone(path, fs::remove_dir_all(path)),
-        false => gone(path, fs::remove_file(path)),
-    }
+fn remove(path: &Path) -> Result<(), String> {
+    gone(
+        path,
+        match path.is_dir() {
+            true => fs::remove_dir_all(path),
+            false => fs::remove_file(path),
+        },
+    )
 }
 
 fn read(path: &Path) -> Result<Vec<u8>, String> {
@@ -275,7 +293,7 @@ fn write_new(path: &Path, text: &str, mode: u32) -> Result<(), Error> {
 }
 
 /// Makes the directory, and these files in it.
-pub(super) fn write_into(directory: &Path, files: &[(String, String)]) -> Done {
+pub(super) fn write_into(directory: &Path, files: &[(String, String)]) -> Result<(), String> {
     make(directory)?;
     for (name, text) in files {
         let path = directory.join(name);
@@ -284,7 +302,7 @@ pub(super) fn write_into(directory: &Path, files: &[(String, String)]) -> Done {
     Ok(())
 }
 
-fn make(directory: &Path) -> Done {
+fn make(directory: &Path) -> Result<(), String> {
     let mut builder = fs::DirBuilder::new();
     let made = builder.recursive(true).mode(0o700).create(directory);
     made.map_err(|error| failed(directory, &error))

@@ -1,5 +1,6 @@
 //! The steps of a change: the lock among the nodes, the files, until what they say runs, and back if it does not.
 
+use std::collections::HashSet;
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -7,10 +8,10 @@ use http::StatusCode;
 use tokio::time::{Instant, sleep};
 
 use super::change::begin;
-use super::host::{BEFORE, Done, Host};
-use super::image;
+use super::host::Host;
+use super::image::Image;
 use super::servers::{LOCK_RENEWAL, Servers};
-use crate::cli::doctor::peers_maker;
+use crate::cli::doctor::Clients;
 use crate::cli::fetch;
 use crate::cli::terminal::complain;
 use crate::cli::wait::until_nothing_lacks;
@@ -29,6 +30,9 @@ const TIME_TO_STOP: Duration = Duration::from_secs(45);
 /// As long as kubelet may take to start what it has tried in vain for a while.
 const TIME_TO_RETURN: Duration = Duration::from_secs(120);
 
+/// Why it is to be asked again.
+type Lacking = Result<(), String>;
+
 /// A node that is to be changed.
 pub(super) struct Node {
     pub(super) host: Host,
@@ -36,8 +40,7 @@ pub(super) struct Node {
     pub(super) to: State,
     /// With paths of files that can be read here.
     pub(super) settings: Config,
-    /// `None`: nobody asks for it.
-    pub(super) image: Option<String>,
+    pub(super) image: Image,
     /// `None`: etcd could not be asked, and need not be.
     pub(super) servers: Option<Servers>,
     pub(super) timeout: Duration,
@@ -45,7 +48,10 @@ pub(super) struct Node {
 
 impl Node {
     /// One node at a time, and none while another is not ready.
-    pub(super) async fn with_lock(&self, work: impl AsyncFnOnce() -> Done) -> Done {
+    pub(super) async fn with_lock(
+        &self,
+        work: impl AsyncFnOnce() -> Result<(), String>,
+    ) -> Result<(), String> {
         let Some(servers) = &self.servers else {
             return work().await;
         };
@@ -66,13 +72,13 @@ impl Node {
     }
 
     /// Waits for a proxy that was put in before.
-    pub(super) async fn runs(&self) -> Done {
+    pub(super) async fn runs(&self) -> Result<(), String> {
         until(self.timeout, async || self.proxy_serves().await).await?;
         self.host.done(&self.to)
     }
 
     /// Puts the proxy in, or everything back.
-    pub(super) async fn put_in(&self) -> Done {
+    pub(super) async fn put_in(&self) -> Result<(), String> {
         self.prepare()?;
         let (from, to) = (&self.from, &self.to);
         // It is replaced with the pod that it is in.
@@ -81,8 +87,10 @@ impl Node {
         // Until it ends, the one from before answers at the admin port.
         let mut is_before = is_replaced && self.proxy_answers().await;
         let on_loopback = self.settings.api_server.address;
-        let is_another = from.apiserver() != to.apiserver();
-        let apiserver = process::listening_at(on_loopback);
+        let apiserver = match from.apiserver() == to.apiserver() {
+            true => HashSet::new(),
+            false => process::listening_at(on_loopback),
+        };
         let mut begun = None;
         let lacking = async || {
             let begun: Instant = *begun.get_or_insert_with(Instant::now);
@@ -93,7 +101,7 @@ impl Node {
             }
             ready?;
             let is_there = !apiserver.is_disjoint(&process::listening_at(on_loopback));
-            if is_another && is_there && begun.elapsed() < TIME_TO_STOP {
+            if is_there && begun.elapsed() < TIME_TO_STOP {
                 return Err("kubelet has not stopped the kube-apiserver from before yet".to_owned());
             }
             self.is_seen().await
@@ -110,13 +118,13 @@ impl Node {
         from: &State,
         to: &State,
         limit: Duration,
-        mut lacking: impl AsyncFnMut() -> Done,
-    ) -> Done {
+        mut lacking: impl AsyncFnMut() -> Lacking,
+    ) -> Result<(), String> {
         let begun = Instant::now();
         let mut early = begin(&self.host, from, to)?;
         // Nothing makes room for what may never start. kubelet fetches the image of a pod that is there.
         if *to == self.to && !to.pods().is_empty() && from.pods() != to.pods() {
-            until(limit, async || self.image_is_there()).await?;
+            until(limit, async || self.image.is_there()).await?;
             if self.host.node(1)?.state().apiserver() != from.apiserver() {
                 return Err("somebody changed kube-apiserver's manifest meanwhile".to_owned());
             }
@@ -129,20 +137,18 @@ impl Node {
         until(limit.saturating_sub(begun.elapsed()), lacking).await
     }
 
-    pub(super) fn image_is_there(&self) -> Done {
-        self.image.as_deref().map_or(Ok(()), image::is_there)
-    }
-
     /// Nothing is changed if it fails.
-    fn prepare(&self) -> Done {
+    fn prepare(&self) -> Result<(), String> {
         if self.host.node(1)?.state() != self.from {
-            Err("somebody changed the files meanwhile; nothing was changed here, call it again")?;
+            let why =
+                "somebody changed the files meanwhile; nothing was changed here, call it again";
+            return Err(why.to_owned());
         }
         self.host.prepare()?;
         self.host.keep(&self.from)
     }
 
-    async fn put_back(&self, why: String) -> Done {
+    async fn put_back(&self, why: String) -> Result<(), String> {
         complain(format_args!("{why}; everything is put back"));
         let (now, before) = self.before()?;
         let had_proxy = before.has_proxy()?;
@@ -162,8 +168,7 @@ impl Node {
     /// for example, then what they wrote counts.
     fn before(&self) -> Result<(State, State), String> {
         let now = self.host.node(1)?.state();
-        let before = self.host.kept(BEFORE)?;
-        let before = before.unwrap_or_else(|| self.from.clone());
+        let before = self.host.kept()?.unwrap_or_else(|| self.from.clone());
         if normal(&now.plain()?)? == normal(&before.plain()?)? {
             return Ok((now, before));
         }
@@ -176,7 +181,7 @@ impl Node {
     }
 
     /// Takes the proxy out.
-    pub(super) async fn take_out(&self) -> Done {
+    pub(super) async fn take_out(&self) -> Result<(), String> {
         self.prepare()?;
         let lacking = async || match self.proxy_answers().await {
             true => Err("the proxy has not ended yet".to_owned()),
@@ -197,11 +202,12 @@ impl Node {
     }
 
     /// One that tells whether it is ready to nobody whom it does not know is.
-    async fn apiserver_serves(&self) -> Done {
+    async fn apiserver_serves(&self) -> Lacking {
         let address = self.address();
         let failed = |why: String| format!("kube-apiserver at {address}: {why}");
-        let maker = peers_maker(&self.settings).map_err(|error| failed(error.to_string()))?;
-        let answer = maker.client(address).get("/readyz").await;
+        let clients =
+            Clients::of_peers(&self.settings).map_err(|error| failed(error.to_string()))?;
+        let answer = clients.maker.client(address).get("/readyz").await;
         match answer.map_err(|error| failed(chain(&error)))?.status {
             StatusCode::OK | StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => Ok(()),
             status => Err(failed(format!("/readyz is {status}"))),
@@ -213,19 +219,20 @@ impl Node {
         fetch::get(&admin, "/readyz").await.is_ok()
     }
 
-    async fn proxy_is_ready(&self) -> Done {
+    async fn proxy_is_ready(&self) -> Lacking {
         let admin = self.settings.admin.bind_address;
         let answer = fetch::get(&admin.to_string(), "/readyz?verbose").await;
-        let answer = answer.map_err(|error| format!("the proxy's admin port {admin}: {error}"))?;
-        let body = String::from_utf8_lossy(&answer.body);
+        let (status, body) =
+            answer.map_err(|error| format!("the proxy's admin port {admin}: {error}"))?;
+        let body = String::from_utf8_lossy(&body);
         let missing = joined(body.lines().filter(|line| line.starts_with("[-]")), "; ");
-        match answer.status {
+        match status {
             StatusCode::OK => Ok(()),
             _ => Err(format!("the proxy is not ready: {missing}")),
         }
     }
 
-    async fn is_seen(&self) -> Done {
+    async fn is_seen(&self) -> Lacking {
         match &self.servers {
             Some(servers) if !servers.is_seen().await? => {
                 Err("other servers do not see this one in etcd yet".to_owned())
@@ -235,20 +242,20 @@ impl Node {
     }
 
     /// The proxy, as others see it.
-    async fn proxy_serves(&self) -> Done {
+    async fn proxy_serves(&self) -> Lacking {
         self.proxy_is_ready().await?;
         self.is_seen().await
     }
 }
 
-async fn until(limit: Duration, mut lacking: impl AsyncFnMut() -> Done) -> Done {
+async fn until(limit: Duration, mut lacking: impl AsyncFnMut() -> Lacking) -> Result<(), String> {
     let lacking = async || lacking().await.err().into_iter().collect::<Vec<_>>();
     let ended = until_nothing_lacks(limit, PAUSE, lacking).await;
     ended.map_err(|why| format!("not within --timeout: {why}"))
 }
 
 /// Why this node may not be changed yet; then it holds no lock.
-async fn may_begin(servers: &Servers) -> Done {
+async fn may_begin(servers: &Servers) -> Lacking {
     let why = match servers.lock().await? {
         Some(owner) => format!("another node is changed: {owner}"),
         None => {
