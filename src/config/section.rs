@@ -11,7 +11,7 @@ use super::problem::ProblemKind;
 #[cfg(test)]
 use super::tests::survey;
 use super::tree::{KeyPath, Node};
-use super::values;
+use super::{file, values};
 
 const TWICE: &str = "is there twice; remove one";
 
@@ -90,15 +90,15 @@ impl<'n> Section<'n, '_> {
         value
     }
 
-    /// The value of a key, or its default.
+    /// The value of a key, or its default, which is written as in the file.
     pub(super) fn or<T: Debug + Clone + 'static>(
         &mut self,
         key: &'static str,
-        default: impl Into<Node>,
+        default: &str,
         parse: impl Fn(&Node) -> Result<T, String>,
     ) -> Option<T> {
         let (path, value) = self.given(key, &parse)?;
-        let default = default.into();
+        let default = file::parse(default).ok()?;
         #[cfg(test)]
         survey::default(&default, |node| parse(node).err());
         let value = value.or_else(|| parse(&default).ok())?;

@@ -98,7 +98,7 @@ sections! {
         /// Headers in which peers and this proxy assert users.
         pub request_headers: RequestHeaders = RequestHeaders::read(s);
         /// Share of short HTTP/2 requests whose connection ends with them; at most 0.02. Default 0.
-        pub goaway_chance: f64 = s.or("goawayChance", 0u32, values::numeric("a number", 0.0..=MAX_GOAWAY_CHANCE));
+        pub goaway_chance: f64 = s.or("goawayChance", "0", values::numeric("a number", 0.0..=MAX_GOAWAY_CHANCE));
         /// Further serving certificates, for clients that ask for one of their names. Default none.
         pub sni_certificates: Vec<SniCertificate> = s.mappings("sniCertificates", SniCertificate::read);
         pub min_tls_version: MinTlsVersion = s.or("minTLSVersion", "VersionTLS12", values::choice(MinTlsVersion::NAMES));
@@ -161,7 +161,7 @@ sections! {
     /// Server ID of the kube-apiserver, and its identity Lease.
     pub struct IdentityConfig(s) {
         /// ID of the kube-apiserver, a Lease name of at most 63 bytes. Default none: the proxy finds it.
-        pub server_id: Option<String> = s.or("serverID", "", values::server_id);
+        pub server_id: Option<String> = s.or("serverID", "''", values::server_id);
         /// Namespaces of identity Leases. Default `kube-system` and `kube-apiserver-lease`.
         pub lease_namespaces: Vec<String> =
             s.list("leaseNamespaces", &["kube-system", "kube-apiserver-lease"], values::namespace);
@@ -188,19 +188,19 @@ sections! {
     #[derive(Copy, Eq)]
     pub struct IfReadyConfig(s) {
         /// Whether the proxy obeys `X-Kubernetes-If-Ready`. Default true.
-        pub enabled: bool = s.or("enabled", true, flag);
+        pub enabled: bool = s.or("enabled", "true", flag);
         pub mode: IfReadyMode = s.or("mode", "Retry", values::choice(IfReadyMode::NAMES));
         pub enforce: Enforce = s.or("enforce", "OptIn", values::choice(Enforce::NAMES));
         /// `Retry-After` of the proxy's own 503s, 1 to 3600 seconds. Default 5.
-        pub retry_after_seconds: u32 = s.or("retryAfterSeconds", 5, number(1..=3600));
+        pub retry_after_seconds: u32 = s.or("retryAfterSeconds", "5", number(1..=3600));
         /// Upper limit of random seconds that are added to it in each response, 0 to 3600. Default 0.
-        pub retry_after_jitter_seconds: u32 = s.or("retryAfterJitterSeconds", 0, number(0..=3600));
+        pub retry_after_jitter_seconds: u32 = s.or("retryAfterJitterSeconds", "0", number(0..=3600));
     }
 
     /// KEP-4020: requests for resources that the local server does not serve.
     pub struct ReroutingConfig(s) {
         /// Whether they go to a peer that serves the resource. Default true.
-        pub enabled: bool = s.or("enabled", true, flag);
+        pub enabled: bool = s.or("enabled", "true", flag);
         pub unsynced: Unsynced = s.or("unsynced", "Reject", values::choice(Unsynced::NAMES));
         /// How long requests for resources that only an absent server served get 503 instead of 404; at least 1s. Default
         /// 1h.
@@ -213,13 +213,13 @@ sections! {
     /// Selection of servers by version.
     pub struct VersionAwarenessConfig(s) {
         /// Whether servers are chosen by version while versions differ. Default true.
-        pub enabled: bool = s.or("enabled", true, flag);
+        pub enabled: bool = s.or("enabled", "true", flag);
         /// The header with the version. Default `X-Kubernetes-Compatibility-Version`.
         pub header: HeaderName = s.or("header", "X-Kubernetes-Compatibility-Version", headers::name);
         pub default: DefaultVersion = s.or("default", "Any", values::choice(DefaultVersion::NAMES));
         /// With `default: Any`, whether a client of Kubernetes that is newer than the local server goes to a server that is
         /// not older than it, by its `User-Agent`. Default true.
-        pub user_agents: bool = s.or("userAgents", true, flag);
+        pub user_agents: bool = s.or("userAgents", "true", flag);
     }
 
     /// Discovery and OpenAPI documents.
@@ -231,11 +231,11 @@ sections! {
     #[derive(Copy, Eq)]
     pub struct WatchConfig(s) {
         /// Whether a watch goes to a peer that still has the history that it needs. Default true.
-        pub resume_routing: bool = s.or("resumeRouting", true, flag);
+        pub resume_routing: bool = s.or("resumeRouting", "true", flag);
         /// Whether watches get a last bookmark when the proxy stops. Default true.
-        pub bookmark_on_shutdown: bool = s.or("bookmarkOnShutdown", true, flag);
+        pub bookmark_on_shutdown: bool = s.or("bookmarkOnShutdown", "true", flag);
         /// Whether a watch whose apiserver stops goes on at another. Default true.
-        pub hand_over: bool = s.or("handOver", true, flag);
+        pub hand_over: bool = s.or("handOver", "true", flag);
         /// How long such a watch is held open while nobody can serve it; may be 0. Default 30s.
         pub hand_over_timeout: Duration = s.or("handOverTimeout", "30s", duration(Duration::ZERO));
     }
@@ -259,9 +259,9 @@ sections! {
     /// Spans of requests.
     pub struct TracingConfig(s) {
         /// host:port of an OTLP receiver, gRPC without TLS; `None`: no spans. Default none.
-        pub endpoint: Option<String> = s.or("endpoint", "", values::host_and_port);
+        pub endpoint: Option<String> = s.or("endpoint", "''", values::host_and_port);
         /// How many of a million requests without a `traceparent` are sampled. Default 0.
-        pub sampling_rate_per_million: u32 = s.or("samplingRatePerMillion", 0, number(0..=1_000_000));
+        pub sampling_rate_per_million: u32 = s.or("samplingRatePerMillion", "0", number(0..=1_000_000));
     }
 
     /// Log lines.

@@ -53,18 +53,6 @@ impl From<&str> for Node {
     }
 }
 
-impl From<bool> for Node {
-    fn from(flag: bool) -> Self {
-        Self::Flag(flag)
-    }
-}
-
-impl From<u32> for Node {
-    fn from(number: u32) -> Self {
-        Self::Number(number.to_string())
-    }
-}
-
 /// Where a value is, or would be.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct KeyPath {

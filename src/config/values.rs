@@ -154,13 +154,10 @@ pub(super) fn destination(node: &Node) -> Result<SocketAddr, String> {
 
 /// `IP:port` that only this host can reach.
 pub(super) fn loopback(node: &Node) -> Result<SocketAddr, String> {
-    match address(node)? {
-        address if address.ip().is_loopback() => Ok(address),
-        other => Err(format!(
-            "{} is not a loopback address such as 127.0.0.1",
-            other.ip()
-        )),
-    }
+    let address = address(node)?;
+    let ip = address.ip();
+    let why = || format!("{ip} is not a loopback address such as 127.0.0.1");
+    ip.is_loopback().then_some(address).ok_or_else(why)
 }
 
 /// `host:port`; empty means none.
