@@ -64,8 +64,8 @@ impl ApiServer {
         if pod.get("kind").and_then(Value::as_str) != Some("Pod") {
             return Err(format!("{WHAT} is not one of kind Pod"));
         }
-        let layout = layout(&pod);
-        let changed = changed(&pod, layout.is_some() || has_own_pod)?;
+        let layout = proxy(&pod).map(|(layout, _)| layout);
+        let changed = changed(&pod, layout, has_own_pod)?;
         take_out(&mut pod, &changed);
         let index = apiserver(&pod)?;
         let spec = pod.get_mut("spec");
@@ -78,7 +78,8 @@ impl ApiServer {
             layout,
             is_changed: !changed.args.is_empty(),
         };
-        if !this.words().iter().any(|word| word.starts_with("--")) {
+        let mut words = words(this.container()).into_iter();
+        if !words.any(|word| word.starts_with("--")) {
             return Err(format!(
                 "{WHAT} has no flags in `command` and `args`: a shell or a script gives them to it"
             ));
@@ -90,13 +91,9 @@ impl ApiServer {
         &items(&self.pod, &["spec", "containers"])[self.index]
     }
 
-    fn words(&self) -> Vec<String> {
-        words(self.container())
-    }
-
     /// The flags behind the program's name.
     pub(super) fn flags(&self) -> Result<Flags, String> {
-        let words = self.words();
+        let words = words(self.container());
         let program = words.iter().position(|word| is_apiserver(word));
         match program {
             Some(program) => Ok(Flags::read(&words[program + 1..])),
@@ -179,11 +176,8 @@ impl ApiServer {
                 let before = asked.get("host").and_then(Value::as_str);
                 let before = before.map(str::to_owned);
                 changed.hosts.push((probe.to_owned(), before));
-                set(
-                    container,
-                    &[probe, handler, "host"],
-                    Some("127.0.0.1".into()),
-                );
+                let loopback = Some("127.0.0.1".into());
+                set(container, &[probe, handler, "host"], loopback);
             }
         }
         let annotations = mapping(&mut pod, ANNOTATIONS).ok_or(NOT_ONE)?;
@@ -270,16 +264,13 @@ pub(super) fn proxy(pod: &Value) -> Option<(Layout, &Value)> {
     })
 }
 
-fn layout(pod: &Value) -> Option<Layout> {
-    proxy(pod).map(|(layout, _)| layout)
-}
-
-/// `is_ours`: there is a proxy, so what `docs/` tells people to write by hand is for it.
-fn changed(pod: &Value, is_ours: bool) -> Result<Changed, String> {
+/// Where there is a proxy, in the pod or beside it, what `docs/` tells people to write by hand is for it.
+fn changed(pod: &Value, layout: Option<Layout>, has_own_pod: bool) -> Result<Changed, String> {
     match at(pod, &["metadata", "annotations", CHANGED]).and_then(Value::as_str) {
         Some(note) => serde_json::from_str(note)
             .map_err(|error| format!("{WHAT}: the annotation {CHANGED} was damaged: {error}")),
-        None => by_hand(pod, is_ours),
+        None if layout.is_some() || has_own_pod => by_hand(pod, layout),
+        None => Ok(Changed::default()),
     }
 }
 
@@ -326,13 +317,12 @@ fn remove_annotations(pod: &mut Value, names: &[&str]) {
 }
 
 /// What the patches of `deploy/kubeadm` have changed.
-fn by_hand(pod: &Value, is_ours: bool) -> Result<Changed, String> {
+fn by_hand(pod: &Value, layout: Option<Layout>) -> Result<Changed, String> {
     let container = &items(pod, &["spec", "containers"])[apiserver(pod)?];
     let args: Vec<_> = items(container, &["args"]).iter().map(word).collect();
-    if !is_ours || !args.iter().any(|word| word == LOOPBACK) {
+    if !args.iter().any(|word| word == LOOPBACK) {
         return Ok(Changed::default());
     }
-    let layout = layout(pod);
     let words = layout.unwrap_or(Layout::OwnPod).words();
     let ours = args.into_iter().filter(|it| words.contains(it));
     let advertised = text(pod, &["metadata", "annotations", ADVERTISED]);
@@ -341,11 +331,10 @@ fn by_hand(pod: &Value, is_ours: bool) -> Result<Changed, String> {
     let asks_loopback =
         |[probe, handler]: &[&str; 2]| text(container, &[probe, handler, "host"]) == "127.0.0.1";
     let hosts = handlers().filter(asks_loopback);
+    let hosts = hosts.map(|[probe, _]| (probe.to_owned(), host.clone()));
     Ok(Changed {
         args: ours.collect(),
-        hosts: hosts
-            .map(|[probe, _]| (probe.to_owned(), host.clone()))
-            .collect(),
+        hosts: hosts.collect(),
         grace: layout.map(|_| Grace { before: None }),
         default_container: layout.is_some(),
     })

@@ -29,13 +29,11 @@ impl Flags {
 
     /// The value that counts; an empty one is none.
     pub(super) fn get(&self, name: &str) -> Option<&str> {
-        let last = self.0.iter().rev().find(|(flag, _)| flag == name);
-        last.map(|(_, value)| value.as_str())
-            .filter(|value| !value.is_empty())
+        self.each(name).last().filter(|value| !value.is_empty())
     }
 
     /// The values of each time that it is given, one after the other.
-    pub(super) fn each<'f>(&'f self, name: &'f str) -> impl Iterator<Item = &'f str> {
+    pub(super) fn each<'f>(&'f self, name: &str) -> impl Iterator<Item = &'f str> {
         let given = self.0.iter().filter(move |(flag, _)| flag == name);
         given.map(|(_, value)| value.as_str())
     }

@@ -87,18 +87,16 @@ pub fn plan(node: &Node<'_>, options: &Options) -> Result<Plan, String> {
     let (config, settings) = derived.text(from.text(CONFIG))?;
     warnings.extend(node.asks_on_loopback(main));
     warnings.extend(derived.warnings);
-    if layout == Layout::NativeSidecar {
-        match server.minor_version() {
-            Some(minor) if minor < 29 => {
-                return Err(format!(
-                    "native sidecars need Kubernetes 1.29, and this is 1.{minor}: choose another --layout"
-                ));
-            }
-            Some(_) => {}
-            None => warnings.push(
-                "native sidecars need kubelet 1.29 or later, which cannot be seen here".to_owned(),
-            ),
+    match (layout, server.minor_version()) {
+        (Layout::NativeSidecar, Some(minor @ ..29)) => {
+            return Err(format!(
+                "native sidecars need Kubernetes 1.29, and this is 1.{minor}: choose another --layout"
+            ));
         }
+        (Layout::NativeSidecar, None) => warnings.push(
+            "native sidecars need kubelet 1.29 or later, which cannot be seen here".to_owned(),
+        ),
+        _ => {}
     }
     let mounts = derived.files.iter().map(|file| server.mount(file));
     let mounts = mounts.collect::<Result<Vec<_>, _>>()?;

@@ -288,10 +288,7 @@ impl Derived<'_> {
     /// The text of the configuration, and what it says. What `before` has beyond what is derived stays; if nothing is
     /// different, its text does.
     pub(super) fn text(&self, before: Option<&str>) -> Result<(String, Config), String> {
-        let old = match before {
-            Some(before) => parse("proxy.yaml", before)?,
-            None => Value::Mapping(Mapping::new()),
-        };
+        let old = parse("proxy.yaml", before.unwrap_or("{}"))?;
         let text = format!("{HEADER}{}", write(&merged(&old, &self.values))?);
         let config = checked(&text)?;
         match before.filter(|before| config::parse(before).as_ref() == Ok(&config)) {
