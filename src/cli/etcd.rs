@@ -75,6 +75,15 @@ impl EtcdAccess {
     }
 }
 
+/// Without what cannot be decoded: the proxy names it on its status page.
+pub(super) fn decoded<T, E>(
+    items: &[EtcdItem],
+    decode: impl Fn(&[u8]) -> Result<T, E>,
+) -> impl Iterator<Item = (String, T)> {
+    let decoded = move |item: &EtcdItem| Some((item.key.clone(), decode(&item.value).ok()?));
+    items.iter().filter_map(decoded)
+}
+
 /// What of this record's resources no other one lists, by group version.
 pub(super) fn only_in<'r>(
     record: &Record,

@@ -14,6 +14,7 @@ use tokio::time::timeout;
 
 use super::finding::{Finding, Level};
 use super::told;
+use crate::cli::etcd::decoded;
 use crate::cluster::bare::usable_address;
 use crate::cluster::codec::{self, PeerEndpoint};
 use crate::cluster::connector::within;
@@ -107,10 +108,8 @@ fn requests(keys: &EtcdKeys, failed: &[(&'static str, Topic, SourceError)]) -> V
 }
 
 async fn list(client: &Client, topic: Topic, below: &str) -> Result<Vec<EtcdItem>, SourceError> {
-    let keys_only = matches!(
-        topic,
-        Topic::StorageVersions | Topic::Definitions | Topic::ApiServices | Topic::Claims
-    );
+    use Topic::{ApiServices, Claims, Definitions, StorageVersions};
+    let keys_only = [StorageVersions, Definitions, ApiServices, Claims].contains(&topic);
     let listing = etcd::list(client.kv_client(), below, keys_only);
     let listing = timeout(LISTING_TIMEOUT, listing).await;
     Ok(listing.map_err(|_| SourceError::Timeout)??.items)
@@ -131,9 +130,9 @@ impl Inventory {
     /// `items`: everything below the prefix of the topic.
     fn take(&mut self, topic: Topic, items: &[EtcdItem]) {
         match topic {
-            Topic::Servers => self.records = decoded(items, json::read),
-            Topic::Live => self.lives = decoded(items, json::read),
-            Topic::PeerEndpoints => self.entries = decoded(items, codec::endpoints),
+            Topic::Servers => self.records = decoded(items, json::read).collect(),
+            Topic::Live => self.lives = decoded(items, json::read).collect(),
+            Topic::PeerEndpoints => self.entries = decoded(items, codec::endpoints).collect(),
             Topic::Claims => self.claims = items.iter().map(|item| item.key.clone()).collect(),
             // Every kube-apiserver writes APIServices, and nothing else does.
             Topic::ApiServices => self.has_apiserver_keys = Some(!items.is_empty()),
@@ -149,10 +148,4 @@ impl Inventory {
             | Topic::Definitions => {}
         }
     }
-}
-
-/// Without what cannot be decoded: the proxy names it on its status page.
-fn decoded<T, E>(items: &[EtcdItem], decode: impl Fn(&[u8]) -> Result<T, E>) -> Vec<(String, T)> {
-    let decoded = |item: &EtcdItem| Some((item.key.clone(), decode(&item.value).ok()?));
-    items.iter().filter_map(decoded).collect()
 }

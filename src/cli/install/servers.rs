@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use etcd_client::{Client, Compare, CompareOp, PutOptions, Txn, TxnOp};
 
-use crate::cli::etcd::{EtcdAccess, only_in};
+use crate::cli::etcd::{EtcdAccess, decoded, only_in};
 use crate::cli::text::{plain, plain_list};
 use crate::cluster::connector::{failed, within};
 use crate::cluster::json;
@@ -59,15 +59,11 @@ impl Servers {
     /// This server under each of its IDs, and the others.
     async fn known(&self) -> Result<(Vec<Known>, Vec<Known>), String> {
         let [records, lives] = self.etcd.list([Topic::Servers, Topic::Live]).await?;
-        let lives = lives.into_iter();
-        let mut lives: HashMap<_, _> = lives.map(|it| (it.key, it.value)).collect();
-        let known = records.into_iter().filter_map(|it| {
-            let live = lives.remove(&it.key);
-            Some(Known {
-                live: live.and_then(|live| json::read(&live).ok()),
-                record: json::read(&it.value).ok()?,
-                id: it.key,
-            })
+        let mut lives: HashMap<_, _> = decoded(&lives, json::read).collect();
+        let known = decoded(&records, json::read).map(|(id, record)| Known {
+            live: lives.remove(&id),
+            record,
+            id,
         });
         Ok(known.partition(|it| it.record.endpoint == self.own))
     }
