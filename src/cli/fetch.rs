@@ -1,12 +1,10 @@
 //! Fetches documents from an admin port, for `status` and `check --live`: plain HTTP/1.1, one connection for each.
 
-use std::error::Error;
 use std::io;
 
-use bytes::Bytes;
 use http::header::{ACCEPT, HOST};
 use http::{Request, StatusCode};
-use http_body_util::{BodyExt, Empty, Limited};
+use http_body_util::Full;
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
 use serde::Deserialize;
@@ -16,10 +14,9 @@ use tokio::time::timeout;
 
 use super::PATIENCE;
 use crate::admin::document::StatusDocument;
+use crate::client::{Broken, ClientResponse, answer};
 use crate::config::is_host_and_port;
 
-/// Longest document, in bytes.
-const MAX_BYTES: usize = 64 << 20;
 /// Most values in the status document: parsed, each takes far more memory than its text. A hundred servers of a large
 /// cluster have fewer.
 const MAX_VALUES: usize = 500_000;
@@ -34,7 +31,7 @@ pub(super) enum FetchError {
     #[error("no answer within {} s", PATIENCE.as_secs())]
     Timeout,
     #[error("the answer cannot be read: {0}")]
-    Broken(#[source] Box<dyn Error + Send + Sync>),
+    Broken(#[source] Broken),
     #[error("this is not kube-interop-proxy's admin port: {0}")]
     Foreign(String),
 }
@@ -49,9 +46,9 @@ pub(super) fn address(text: &str) -> Result<String, String> {
 
 /// The status document as the proxy wrote it, and what this version knows of it.
 pub(super) async fn status(admin: &str) -> Result<(Value, StatusDocument), FetchError> {
-    let (code, body) = get(admin, "/statusz?format=json").await?;
-    let document = match code {
-        StatusCode::OK => read(&body),
+    let answer = get(admin, "/statusz?format=json").await?;
+    let document = match answer.status {
+        StatusCode::OK => read(&answer.body),
         code => Err(format!("/statusz is answered with {code}")),
     };
     document.map_err(FetchError::Foreign)
@@ -69,7 +66,7 @@ fn read(body: &[u8]) -> Result<(Value, StatusDocument), String> {
 }
 
 /// What the admin port answers to this path.
-pub(super) async fn get(admin: &str, path: &str) -> Result<(StatusCode, Bytes), FetchError> {
+pub(super) async fn get(admin: &str, path: &str) -> Result<ClientResponse, FetchError> {
     let exchange = async {
         let tcp = TcpStream::connect(admin).await;
         let asked = ask(tcp.map_err(FetchError::Connect)?, path).await;
@@ -79,10 +76,7 @@ pub(super) async fn get(admin: &str, path: &str) -> Result<(StatusCode, Bytes), 
     answer.unwrap_or(Err(FetchError::Timeout))
 }
 
-async fn ask(
-    tcp: TcpStream,
-    path: &str,
-) -> Result<(StatusCode, Bytes), Box<dyn Error + Send + Sync>> {
+async fn ask(tcp: TcpStream, path: &str) -> Result<ClientResponse, Broken> {
     let (mut sender, connection) = http1::handshake(TokioIo::new(tcp)).await?;
     // The task ends when the sender is dropped.
     tokio::spawn(connection);
@@ -90,11 +84,8 @@ async fn ask(
     let request = Request::get(path)
         .header(HOST, "localhost")
         .header(ACCEPT, "application/json, text/plain")
-        .body(Empty::<Bytes>::new())?;
-    let answer = sender.send_request(request).await?;
-    let code = answer.status();
-    let body = Limited::new(answer.into_body(), MAX_BYTES);
-    Ok((code, body.collect().await?.to_bytes()))
+        .body(Full::default())?;
+    answer(&mut sender, request).await
 }
 
 #[cfg(test)]

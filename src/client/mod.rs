@@ -70,8 +70,11 @@ pub enum ClientError {
     Connect(#[source] io::Error),
     /// The connection broke during the exchange.
     #[error("broken exchange")]
-    Exchange(#[source] Box<dyn std::error::Error + Send + Sync>),
+    Exchange(#[source] Broken),
 }
+
+/// Why an exchange has ended too early.
+pub type Broken = Box<dyn std::error::Error + Send + Sync>;
 
 /// An answer, read completely.
 #[derive(Debug)]
@@ -84,7 +87,7 @@ pub struct ClientResponse {
 /// Makes clients for servers with the same trusted CAs.
 pub struct ClientMaker {
     name: ServerName<'static>,
-    credentials: Current,
+    pub credentials: Current,
     trust: fn(&Credentials) -> &Trust,
     identity: HeaderMap,
     timeout: Duration,
@@ -160,32 +163,26 @@ impl ClientMaker {
 
     /// The current credentials.
     fn tls(&self) -> Arc<ClientConfig> {
-        (self.trust)(&self.credentials.load())
-            .with_certificate
-            .clone()
+        let credentials = self.credentials.load();
+        (self.trust)(&credentials).with_certificate.clone()
     }
 
     async fn connect(&self, address: SocketAddr) -> Result<Connection, ClientError> {
-        let config = self.tls();
-        let tcp = TcpStream::connect(address)
-            .await
-            .map_err(|error| match error.kind() {
-                io::ErrorKind::ConnectionRefused => ClientError::Refused,
-                _ => ClientError::Connect(error),
-            })?;
-        let tls = TlsConnector::from(config.clone())
-            .connect(self.name.clone(), tcp)
-            .await
-            .map_err(ClientError::Connect)?;
-        let (sender, connection) = http1::handshake(TokioIo::new(tls))
+        let tls = self.tls();
+        let connecting = async {
+            let tcp = TcpStream::connect(address).await?;
+            let connector = TlsConnector::from(tls.clone());
+            connector.connect(self.name.clone(), tcp).await
+        };
+        let stream = connecting.await.map_err(|error| match error.kind() {
+            io::ErrorKind::ConnectionRefused => ClientError::Refused,
+            _ => ClientError::Connect(error),
+        })?;
+        let (sender, connection) = http1::handshake(TokioIo::new(stream))
             .await
             .map_err(|error| ClientError::Exchange(error.into()))?;
         let task = tokio::spawn(connection);
-        Ok(Connection {
-            sender,
-            task,
-            tls: config,
-        })
+        Ok(Connection { sender, task, tls })
     }
 
     fn request(
@@ -333,24 +330,24 @@ impl Client {
                 self.maker.connect(self.address).await?
             }
         };
-        let (head, body) = connection
-            .sender
-            .send_request(request)
-            .await
-            .map_err(|error| ClientError::Exchange(error.into()))?
-            .into_parts();
-        let body = Limited::new(body, MAX_BODY)
-            .collect()
-            .await
-            .map_err(ClientError::Exchange)?
-            .to_bytes();
+        let answer = answer(&mut connection.sender, request).await;
+        let answer = answer.map_err(ClientError::Exchange)?;
         self.connection = Some(connection);
-        Ok(ClientResponse {
-            status: head.status,
-            headers: head.headers,
-            body,
-        })
+        Ok(answer)
     }
+}
+
+/// Sends a request, and reads its answer completely.
+pub async fn answer(
+    sender: &mut SendRequest<Full<Bytes>>,
+    request: Request<Full<Bytes>>,
+) -> Result<ClientResponse, Broken> {
+    let (head, body) = sender.send_request(request).await?.into_parts();
+    Ok(ClientResponse {
+        status: head.status,
+        headers: head.headers,
+        body: Limited::new(body, MAX_BODY).collect().await?.to_bytes(),
+    })
 }
 
 impl ConnectionEnd {

@@ -43,7 +43,7 @@ impl TlsFile {
 
 /// The contents of some files.
 pub struct FileSnapshot<'f> {
-    files: &'f [TlsFile],
+    pub files: &'f [TlsFile],
     contents: BTreeMap<&'f Path, Result<Vec<u8>, PemError>>,
 }
 

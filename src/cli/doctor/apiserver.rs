@@ -9,8 +9,8 @@ use serde_json::Value;
 use tokio::time::timeout;
 
 use super::finding::Finding;
-use super::probe::{self, ConfigKeys, ConnectionFailure, Observations, PATIENCE, body};
-use super::{Clients, told};
+use super::probe::{self, ConfigKeys, ConnectionFailure, Maker, Observations, PATIENCE, body};
+use super::told;
 use crate::client::Client;
 use crate::config::Config;
 use crate::kube::version::numbers;
@@ -45,18 +45,18 @@ pub fn about(config: &Config) -> String {
 
 pub async fn check(
     config: &Config,
-    clients: &anyhow::Result<Clients>,
+    maker: &anyhow::Result<Maker>,
     reading: &FileSnapshot<'_>,
 ) -> Vec<Finding> {
     let about = about(config);
-    let clients = match clients {
-        Ok(clients) => clients,
+    let maker = match maker {
+        Ok(maker) => maker,
         Err(why) => return vec![told::skipped(about, why)],
     };
     let address = config.api_server.address;
     let asking = async {
-        let trust = timeout(PATIENCE, check_trust(config, clients.credentials.clone()));
-        let mut client = clients.maker.client(address);
+        let trust = timeout(PATIENCE, check_trust(config, maker.credentials.clone()));
+        let mut client = maker.client(address);
         let (trust, documents) = tokio::join!(trust, timeout(PATIENCE, documents(&mut client)));
         let trust = match trust {
             Ok(trust) => trust.map_err(|error| error.to_string()),
@@ -64,7 +64,7 @@ pub async fn check(
         };
         (trust, documents.unwrap_or_default())
     };
-    let observed = probe::observe(&about, &clients.maker, address, asking);
+    let observed = probe::observe(&about, maker, address, asking);
     let observed = probe::within(super::PATIENCE, observed).await;
     findings(config, reading, observed)
 }
@@ -81,10 +81,8 @@ async fn documents(client: &mut Client) -> Documents {
 fn findings(config: &Config, reading: &FileSnapshot<'_>, observed: Observed) -> Vec<Finding> {
     let about = about(config);
     let observed = match observed {
-        Ok(observed) if observed.is_proxy => {
-            // Its other answers are another server's.
-            return vec![told::circle(about)];
-        }
+        // Its other answers are another server's.
+        Ok(observed) if observed.is_proxy => return vec![told::circle(about)],
         Ok(observed) => observed,
         Err(failure) => return vec![failure.finding(&about, &KEYS)],
     };
@@ -92,19 +90,15 @@ fn findings(config: &Config, reading: &FileSnapshot<'_>, observed: Observed) -> 
     let accepts = (trust.as_ref()).is_ok_and(|trust| trust.problems.is_empty());
     let version = version["gitVersion"].as_str();
     let version = version.unwrap_or("of unknown version");
-    let missing = match observed.missing.as_str() {
-        "" => String::new(),
-        missing => format!(" ({missing})"),
+    let status = match observed.missing.as_str() {
+        "" => observed.status.to_string(),
+        missing => format!("{} ({missing})", observed.status),
     };
     let mut findings = Vec::from_iter(match observed.status {
         StatusCode::OK => Some(told::ready(&about, version)),
         // It does not report its state to a client that it does not trust.
         StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN if !accepts => None,
-        status => Some(told::not_ready(
-            &about,
-            version,
-            format!("{status}{missing}"),
-        )),
+        _ => Some(told::not_ready(&about, version, status)),
     });
     findings.extend(is_too_old(version).then(|| told::too_old(&about, version)));
     match trust {

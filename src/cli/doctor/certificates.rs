@@ -28,39 +28,29 @@ use crate::x509::pem;
 /// The files, and the time for which they are checked.
 struct CertificateFiles<'a> {
     config: &'a Config,
-    files: &'a [TlsFile],
     reading: &'a FileSnapshot<'a>,
     now: Duration,
 }
 
-pub fn findings(
-    config: &Config,
-    files: &[TlsFile],
-    reading: &FileSnapshot<'_>,
-    now: SystemTime,
-) -> Vec<Finding> {
+pub fn findings(config: &Config, reading: &FileSnapshot<'_>, now: SystemTime) -> Vec<Finding> {
     let certificates = CertificateFiles {
         config,
-        files,
         reading,
         now: now.duration_since(UNIX_EPOCH).unwrap_or_default(),
     };
     let mut checked = BTreeSet::new();
-    let once = files
-        .iter()
-        .filter(|file| !file.is_key() && checked.insert(&file.path));
+    let files = reading.files.iter();
+    let once = files.filter(|file| !file.is_key() && checked.insert(&file.path));
     let validity = once.filter_map(|file| certificates.validity(file));
-    let (client, serving) = (
-        certificates.client_certificate(),
-        certificates.serving_certificate(),
-    );
+    let client = certificates.client_certificate();
+    let serving = certificates.serving_certificate();
     validity.chain(client).chain(serving).collect()
 }
 
 impl CertificateFiles<'_> {
     /// A file is named once, with all its keys.
     fn about(&self, path: &Path) -> String {
-        let naming = self.files.iter().filter(|file| file.path == path);
+        let naming = self.reading.files.iter().filter(|file| file.path == path);
         let keys: Vec<_> = naming.map(|file| &*file.key).collect();
         format!("certificate {} ({})", path.display(), keys.join(", "))
     }

@@ -1,5 +1,6 @@
 //! etcd: its endpoints, each over its own connection. What is stored there is checked by [`super::stored`].
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,7 +16,7 @@ use super::told;
 use crate::cluster::connector::{self, Connector, within};
 use crate::cluster::etcd::orders_requested_progress;
 use crate::cluster::keys::{EtcdKeys, Topic};
-use crate::config::{Config, EtcdConfig, joined};
+use crate::config::{Config, EtcdConfig};
 use crate::tls::files::FileSnapshot;
 
 const KEYS: ConfigKeys = ConfigKeys {
@@ -32,27 +33,17 @@ const PROGRESS_TIMEOUT: Duration = Duration::from_secs(6);
 /// Time limit for progress that was requested.
 const REQUESTED_PROGRESS_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// What is known of etcd.
-#[derive(Default)]
-pub struct EtcdReport {
-    pub findings: Vec<Finding>,
-    /// Of the first endpoint that answers.
-    pub client: Option<Client>,
-    pub stored: Option<Inventory>,
-}
+/// What is known of etcd: with a client of the first endpoint that answers.
+type EtcdReport = (Vec<Finding>, Option<Client>, Option<Inventory>);
 
 /// What one endpoint says of itself, if anything: old versions of kine have no status request.
 type Answer = Result<(Option<StatusResponse>, Client), ConnectionFailure>;
 
 pub async fn check(config: &Config, reading: &FileSnapshot<'_>) -> EtcdReport {
     let etcd = &config.etcd;
-    let mut report = EtcdReport::default();
     let tls = match connector::tls_options(etcd, reading) {
         Ok(tls) => Arc::new(ArcSwapOption::from_pointee(tls)),
-        Err(error) => {
-            report.findings.push(told::skipped("etcd", error));
-            return report;
-        }
+        Err(error) => return (vec![told::skipped("etcd", error)], None, None),
     };
     let connector = Connector::new(etcd, tls);
     let key = EtcdKeys::new(&etcd.prefix, &[]).of(Topic::Live) + UNUSED_NAME;
@@ -61,9 +52,9 @@ pub async fn check(config: &Config, reading: &FileSnapshot<'_>) -> EtcdReport {
         probe::within(PATIENCE, asking)
     });
     let answers = join_all(asking).await;
-    report.client = answers.iter().flatten().next().map(|it| it.1.clone());
+    let client = answers.iter().flatten().next().map(|it| it.1.clone());
     let reading_stored = async {
-        let reading = stored::check(config, report.client.as_ref()?);
+        let reading = stored::check(config, client.as_ref()?);
         timeout(super::PATIENCE, reading).await.ok()
     };
     let endpoints = etcd.endpoints.iter().zip(&answers);
@@ -89,13 +80,11 @@ pub async fn check(config: &Config, reading: &FileSnapshot<'_>) -> EtcdReport {
         }
     });
     let (told, stored) = tokio::join!(join_all(told), reading_stored);
-    report.findings = told.concat();
-    report.findings.extend(clusters(etcd, &answers));
-    report.stored = stored.map(|(findings, inventory)| {
-        report.findings.extend(findings);
-        inventory
-    });
-    report
+    let (of_stored, stored) = stored.unzip();
+    let mut findings = told.concat();
+    findings.extend(clusters(etcd, &answers));
+    findings.extend(of_stored.into_iter().flatten());
+    (findings, client, stored)
 }
 
 /// Whether endpoints are of several clusters.
@@ -104,14 +93,10 @@ fn clusters(etcd: &EtcdConfig, answers: &[Answer]) -> Option<Finding> {
     let members = endpoints.filter_map(|(at, answer)| {
         let (status, _) = answer.as_ref().ok()?;
         let cluster = status.as_ref()?.header()?.cluster_id();
-        (cluster != 0).then_some((cluster, at))
+        (cluster != 0).then(|| (cluster, format!("{at} of {cluster:x}")))
     });
-    let members: Vec<_> = members.collect();
-    let several = members.iter().any(|(cluster, _)| *cluster != members[0].0);
-    let named = members
-        .iter()
-        .map(|(cluster, at)| format!("{at} of {cluster:x}"));
-    several.then(|| told::clusters("etcd.endpoints", joined(named, ", ")))
+    let (clusters, named): (BTreeSet<_>, Vec<_>) = members.unzip();
+    (clusters.len() > 1).then(|| told::clusters("etcd.endpoints", named.join(", ")))
 }
 
 /// `leader`: 0 if there is none; `errors`: alarms and others.

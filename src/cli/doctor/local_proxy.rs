@@ -5,14 +5,12 @@
 
 use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpListener};
-use std::sync::Arc;
 
 use super::finding::Finding;
-use super::probe::{self, ConfigKeys, ConnectionFailure, PATIENCE};
+use super::probe::{self, ConfigKeys, ConnectionFailure, Maker, PATIENCE};
 use super::{peers, told};
 use crate::admin::document::ServerStatus;
 use crate::cli::fetch::{self, FetchError};
-use crate::client::ClientMaker;
 use crate::cluster::record::canonical;
 use crate::config::Config;
 
@@ -41,7 +39,7 @@ pub struct LocalProxy {
 
 impl LocalProxy {
     /// `maker`: of clients for peers; without it nothing is said of the addresses.
-    pub async fn check(config: &Config, maker: Option<&Arc<ClientMaker>>) -> Self {
+    pub async fn check(config: &Config, maker: Option<&Maker>) -> Self {
         let mut here = Self::default();
         let port = config.admin.bind_address;
         match fetch::status(&port.to_string()).await {
@@ -77,7 +75,7 @@ impl LocalProxy {
         config: &Config,
         key: &str,
         address: SocketAddr,
-        maker: &Arc<ClientMaker>,
+        maker: &Maker,
     ) -> Option<Finding> {
         let about = format!("{key} {address}");
         let binds = key == BIND_KEY;
@@ -109,8 +107,8 @@ impl LocalProxy {
     async fn refusals(&self, config: &Config) -> Option<f64> {
         self.running.as_ref()?;
         let admin = config.admin.bind_address.to_string();
-        let (_, body) = fetch::get(&admin, "/metrics").await.ok()?;
-        let text = std::str::from_utf8(&body).ok()?;
+        let answer = fetch::get(&admin, "/metrics").await.ok()?;
+        let text = std::str::from_utf8(&answer.body).ok()?;
         let line = text.lines().find_map(|line| line.strip_prefix(COUNTER));
         line.map_or(Some(0.0), |count| count.trim().parse().ok())
     }

@@ -26,6 +26,7 @@ use http::HeaderMap;
 
 use self::finding::{Finding, Level};
 use self::local_proxy::LocalProxy;
+use self::probe::Maker;
 use self::stored::Inventory;
 use crate::client::{ClientMaker, MakerError};
 use crate::cluster::connector;
@@ -65,22 +66,22 @@ async fn live(config: &Config, file: &Path, is_installed: bool) -> Vec<Finding> 
     let mut named = rotate::files(config);
     named.extend(connector::files(&config.etcd));
     let reading = FileSnapshot::read(&named);
-    let mut findings = certificates::findings(config, &named, &reading, SystemTime::now());
-    let local = Clients::new(config, &config.api_server.ca_file, &reading, local::maker);
-    let peers = Clients::new(config, &config.peer.ca_file, &reading, peers_maker);
+    let mut findings = certificates::findings(config, &reading, SystemTime::now());
+    let local = maker(config, &config.api_server.ca_file, &reading, local::maker);
+    let peers = maker(config, &config.peer.ca_file, &reading, of_peers);
     let addressed = peers.as_ref().ok().filter(|_| is_installed);
-    let (apiserver, here, etcd) = tokio::join!(
+    let (apiserver, here, (of_etcd, client, stored)) = tokio::join!(
         apiserver::check(config, &local, &reading),
-        LocalProxy::check(config, addressed.map(|clients| &clients.maker)),
+        LocalProxy::check(config, addressed),
         etcd::check(config, &reading),
     );
-    findings.extend(etcd.findings);
+    findings.extend(of_etcd);
     let answers = apiserver.iter().all(|found| found.level < Level::Problem);
     findings.extend(apiserver);
-    if let (true, Ok(clients), Some(client)) = (answers, &local, etcd.client) {
-        findings.extend(storage::check(config, clients, &client).await);
+    if let (true, Ok(maker), Some(client)) = (answers, &local, client) {
+        findings.extend(storage::check(config, maker, &client).await);
     }
-    let servers = match &etcd.stored {
+    let servers = match &stored {
         Some(stored) => cluster(config, file, &peers, &here, stored).await,
         None => {
             let why = "no endpoint of etcd tells of them";
@@ -97,7 +98,7 @@ async fn live(config: &Config, file: &Path, is_installed: bool) -> Vec<Finding> 
 async fn cluster(
     config: &Config,
     file: &Path,
-    clients: &anyhow::Result<Clients>,
+    maker: &anyhow::Result<Maker>,
     here: &LocalProxy,
     stored: &Inventory,
 ) -> Vec<Finding> {
@@ -107,48 +108,37 @@ async fn cluster(
     let id = config.identity.server_id.as_deref().or(runs_as);
     let mut findings = peers::server_ids(id, &mine, stored);
     let names = &config.serving.request_headers;
-    findings.extend(match clients {
-        Ok(clients) => peers::check(&clients.maker, names, &mine, stored).await,
+    findings.extend(match maker {
+        Ok(maker) => peers::check(maker, names, &mine, stored).await,
         Err(why) => vec![told::skipped("peers", why)],
     });
     findings.extend(peers::absent(stored, &mine, file));
     findings
 }
 
-/// Clients of the apiserver, or of peers, that connect as the proxy does.
-pub struct Clients {
-    credentials: Current,
-    pub maker: Arc<ClientMaker>,
+/// Makes clients of peers that connect as the proxy does.
+pub fn peers_maker(config: &Config) -> anyhow::Result<Maker> {
+    let files = rotate::files(config);
+    let reading = FileSnapshot::read(&files);
+    maker(config, &config.peer.ca_file, &reading, of_peers)
 }
 
-impl Clients {
-    /// Of peers.
-    pub fn of_peers(config: &Config) -> anyhow::Result<Self> {
-        let files = rotate::files(config);
-        let reading = FileSnapshot::read(&files);
-        Self::new(config, &config.peer.ca_file, &reading, peers_maker)
-    }
-
-    /// They trust `ca_file` only: what is wrong with the other one hides nothing.
-    fn new(
-        config: &Config,
-        ca_file: &Path,
-        reading: &FileSnapshot<'_>,
-        maker: impl Fn(&Config, Current) -> Result<ClientMaker, MakerError>,
-    ) -> anyhow::Result<Self> {
-        let identity = &config.api_server.proxy_client;
-        let trust = Arc::new(Trust::read(ca_file, identity, reading)?);
-        let credentials = Arc::new(ArcSwap::from_pointee(Credentials {
-            local: trust.clone(),
-            peers: trust,
-        }));
-        Ok(Self {
-            maker: Arc::new(maker(config, credentials.clone())?),
-            credentials,
-        })
-    }
+/// The clients trust `ca_file` only: what is wrong with the other one hides nothing.
+fn maker(
+    config: &Config,
+    ca_file: &Path,
+    reading: &FileSnapshot<'_>,
+    make: impl Fn(&Config, Current) -> Result<ClientMaker, MakerError>,
+) -> anyhow::Result<Maker> {
+    let identity = &config.api_server.proxy_client;
+    let trust = Arc::new(Trust::read(ca_file, identity, reading)?);
+    let credentials = ArcSwap::from_pointee(Credentials {
+        local: trust.clone(),
+        peers: trust,
+    });
+    Ok(Arc::new(make(config, Arc::new(credentials))?))
 }
 
-fn peers_maker(config: &Config, credentials: Current) -> Result<ClientMaker, MakerError> {
+fn of_peers(config: &Config, credentials: Current) -> Result<ClientMaker, MakerError> {
     ClientMaker::of_peers(config, credentials, HeaderMap::new(), probe::PATIENCE)
 }

@@ -7,7 +7,6 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::Path;
-use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join_all;
@@ -15,10 +14,10 @@ use http::StatusCode;
 use http::header::{HeaderName, HeaderValue};
 
 use super::finding::Finding;
-use super::probe::{self, ConfigKeys, ConnectionFailure, Observations};
+use super::probe::{self, ConfigKeys, ConnectionFailure, Maker, Observations};
 use super::stored::Inventory;
 use super::told;
-use crate::client::{self, ClientMaker};
+use crate::client;
 use crate::cluster::keys::claims_an_id;
 use crate::cluster::record::canonical;
 use crate::config::RequestHeaders;
@@ -42,13 +41,8 @@ const MAX_PEERS: usize = 64;
 const PATIENCE: Duration = Duration::from_secs(10);
 const ANONYMOUS: &str = "system:anonymous";
 
-/// A server that is live according to etcd.
-#[derive(Debug)]
-struct PeerServer<'i> {
-    id: &'i str,
-    address: SocketAddr,
-    kind: ServerKind,
-}
+/// A server that is live according to etcd: its ID and where it is.
+type Peer<'i> = (&'i str, SocketAddr, ServerKind);
 
 /// Whether it recognises a user whom this proxy names; or why that is unknown.
 type Trust = Result<UserRecognition, String>;
@@ -56,20 +50,20 @@ type Observed = Result<Observations<Trust>, ConnectionFailure>;
 
 /// Asks all live servers at addresses other than `mine`.
 pub async fn check(
-    maker: &Arc<ClientMaker>,
+    maker: &Maker,
     names: &RequestHeaders,
     mine: &[SocketAddr],
     inventory: &Inventory,
 ) -> Vec<Finding> {
     let mut live = live_peers(inventory, mine);
     let left = live.split_off(live.len().min(MAX_PEERS)).len();
-    let probes = live.iter().map(async |peer| {
-        let about = format!("peer {} {}", peer.id, peer.address);
-        let trust = trust(maker, names, peer.address);
-        let observed = probe::observe(&about, maker, peer.address, trust);
+    let probes = live.into_iter().map(async |(id, address, kind)| {
+        let about = format!("peer {id} {address}");
+        let trust = trust(maker, names, address);
+        let observed = probe::observe(&about, maker, address, trust);
         let observed = probe::within(PATIENCE, observed).await;
         let header = names.username.first().map_or("", HeaderName::as_str);
-        findings(&about, peer.kind, header, observed)
+        findings(&about, kind, header, observed)
     });
     let mut findings = join_all(probes).await.concat();
     findings.extend((left > 0).then(|| told::left_out("peers", left)));
@@ -77,20 +71,19 @@ pub async fn check(
 }
 
 /// Live servers at addresses other than `mine`, of which the first is the configured one.
-fn live_peers<'i>(inventory: &'i Inventory, mine: &[SocketAddr]) -> Vec<PeerServer<'i>> {
-    let server = |id, address, kind| PeerServer { id, address, kind };
+fn live_peers<'i>(inventory: &'i Inventory, mine: &[SocketAddr]) -> Vec<Peer<'i>> {
     let lives = inventory.lives.iter();
-    let proxied = lives.map(|(id, live)| server(id, live.endpoint, ServerKind::Proxied));
+    let proxied = lives.map(|(id, live)| (id.as_str(), live.endpoint, ServerKind::Proxied));
     let entries = inventory.entries.iter().filter(|(id, entry)| {
         let recorded = inventory.records.iter().any(|(known, _)| known == id);
         !recorded && !is_alive(inventory, id, entry.address)
     });
-    let native = entries.map(|(id, entry)| server(id, entry.address, ServerKind::Native));
-    let elsewhere = |peer: &PeerServer<'_>| !mine.contains(&canonical(peer.address));
+    let native = entries.map(|(id, entry)| (id.as_str(), entry.address, ServerKind::Native));
+    let elsewhere = |(_, address, _): &Peer<'_>| !mine.contains(&canonical(*address));
     let mut peers: Vec<_> = proxied.chain(native).filter(elsewhere).collect();
-    let known: Vec<_> = peers.iter().map(|peer| canonical(peer.address)).collect();
+    let known: Vec<_> = peers.iter().map(|(_, at, _)| canonical(*at)).collect();
     let bare = advertised(inventory, mine).filter(|address| !known.contains(address));
-    peers.extend(bare.map(|address| server("bare", address, ServerKind::Bare)));
+    peers.extend(bare.map(|address| ("bare", address, ServerKind::Bare)));
     peers
 }
 
@@ -182,7 +175,7 @@ fn findings(about: &str, kind: ServerKind, header: &str, observed: Observed) -> 
     [state].into_iter().chain(observed.clock).collect()
 }
 
-async fn trust(maker: &Arc<ClientMaker>, names: &RequestHeaders, address: SocketAddr) -> Trust {
+async fn trust(maker: &Maker, names: &RequestHeaders, address: SocketAddr) -> Trust {
     let invented = format!("kube-interop-proxy-invented-{:016x}", rand::random::<u64>());
     let mut headers = client::identity(names, &invented, &[]).map_err(|error| error.to_string())?;
     headers.extend([REROUTED, PEER_PROXIED].map(|name| (name, HeaderValue::from_static("true"))));
@@ -249,10 +242,8 @@ mod tests {
     #[test]
     fn those_are_looked_at_who_live_elsewhere() {
         let inventory = inventory();
-        let live_peers = live_peers(&inventory, &[address(1)]);
-        let live_peers = live_peers.iter().map(|it| (it.id, it.address, it.kind));
         assert_eq!(
-            live_peers.collect::<Vec<_>>(),
+            live_peers(&inventory, &[address(1)]),
             [
                 ("b", address(2), ServerKind::Proxied),
                 ("native", address(4), ServerKind::Native),

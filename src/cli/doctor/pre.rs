@@ -13,7 +13,6 @@ use http::StatusCode;
 use super::finding::Finding;
 use super::{live, told};
 use crate::cli::{fetch, install};
-use crate::install::Plan;
 use crate::local::process;
 
 /// Where kubelet says that it is healthy, by default.
@@ -38,7 +37,10 @@ pub async fn examine(file: &Path) -> Vec<Finding> {
             return findings;
         }
     };
-    findings.extend(of_plan(&plan));
+    let layout = plan.layout.to_possible_value();
+    let layout = layout.map(|it| it.get_name().to_owned());
+    findings.push(told::installable(NODE, layout.unwrap_or_default()));
+    findings.extend(plan.warnings.iter().map(|it| told::to_know(NODE, it)));
     let [serving, admin] = [config.serving.bind_address, config.admin.bind_address];
     for (port, expected) in [
         (serving.port(), &["kube-apiserver", PROXY][..]),
@@ -52,14 +54,6 @@ pub async fn examine(file: &Path) -> Vec<Finding> {
         config.api_server.address = config.peer.advertise_address;
     }
     findings.extend(live(&config, file, false).await);
-    findings
-}
-
-fn of_plan(plan: &Plan) -> Vec<Finding> {
-    let layout = plan.layout.to_possible_value();
-    let layout = layout.map(|it| it.get_name().to_owned());
-    let mut findings = vec![told::installable(NODE, layout.unwrap_or_default())];
-    findings.extend(plan.warnings.iter().map(|it| told::to_know(NODE, it)));
     findings
 }
 
@@ -77,16 +71,17 @@ fn held(port: u16, holders: &BTreeSet<String>, expected: &[&str]) -> Finding {
 
 async fn kubelet() -> Finding {
     const ABOUT: &str = "kubelet";
-    match fetch::get(KUBELET, "/healthz").await {
-        Ok((StatusCode::OK, _)) => {
+    let why = match fetch::get(KUBELET, "/healthz").await {
+        Ok(answer) if answer.status == StatusCode::OK => {
             let said = Command::new("kubelet").arg("--version").output();
             let said = said.map(|it| String::from_utf8_lossy(&it.stdout).trim().to_owned());
             let unknown = || "one of unknown version".to_owned();
-            told::kubelet(ABOUT, said.ok().unwrap_or_else(unknown))
+            return told::kubelet(ABOUT, said.ok().unwrap_or_else(unknown));
         }
-        Ok((status, _)) => told::no_kubelet(ABOUT, format!("/healthz says {status}")),
-        Err(error) => told::no_kubelet(ABOUT, format!("{KUBELET}: {error}")),
-    }
+        Ok(answer) => format!("/healthz says {}", answer.status),
+        Err(error) => format!("{KUBELET}: {error}"),
+    };
+    told::no_kubelet(ABOUT, why)
 }
 
 fn runtime(sockets: &[&str]) -> Finding {

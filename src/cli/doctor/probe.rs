@@ -35,6 +35,9 @@ const NOTICEABLE: f64 = 1.0;
 /// Seconds from which on new tokens and certificates of one machine are not valid yet on the other.
 const HARMFUL: f64 = 60.0;
 
+/// Makes the clients of one sort of servers.
+pub type Maker = Arc<ClientMaker>;
+
 /// Names in messages: configuration keys of a connection, and where the server is configured.
 #[derive(Debug, Clone, Copy)]
 pub struct ConfigKeys {
@@ -155,7 +158,7 @@ pub struct Observations<T> {
 /// Looks at `address`, and asks more if anybody answers there.
 pub async fn observe<T>(
     about: &str,
-    maker: &Arc<ClientMaker>,
+    maker: &Maker,
     address: SocketAddr,
     asking: impl Future<Output = T>,
 ) -> Result<Observations<T>, ConnectionFailure> {
@@ -179,10 +182,7 @@ pub async fn body(client: &mut Client, path: &str) -> Option<Bytes> {
 }
 
 /// Whether a kube-interop-proxy listens at `address`.
-pub async fn is_proxy(
-    maker: &Arc<ClientMaker>,
-    address: SocketAddr,
-) -> Result<bool, ConnectionFailure> {
+pub async fn is_proxy(maker: &Maker, address: SocketAddr) -> Result<bool, ConnectionFailure> {
     // On a new connection: Go closes it after such a request.
     let answer = maker.client(address).get(MALFORMED_PATH).await?;
     Ok(is_from_proxy(&answer))

@@ -7,8 +7,8 @@ use std::collections::BTreeSet;
 use tokio::time::timeout;
 
 use super::finding::Finding;
-use super::probe::body;
-use super::{Clients, PATIENCE, apiserver, told};
+use super::probe::{Maker, body};
+use super::{PATIENCE, apiserver, told};
 use crate::client::Client;
 use crate::config::Config;
 use crate::kube::discovery::documents;
@@ -17,24 +17,19 @@ use crate::watches::prover::{ApiServers, Prover};
 use crate::watches::storage;
 
 /// Nothing is said if the apiserver is too slow.
-pub async fn check(
-    config: &Config,
-    clients: &Clients,
-    etcd: &etcd_client::Client,
-) -> Option<Finding> {
-    let probing = timeout(PATIENCE, probe(config, clients, etcd)).await;
+pub async fn check(config: &Config, maker: &Maker, etcd: &etcd_client::Client) -> Option<Finding> {
+    let probing = timeout(PATIENCE, probe(config, maker, etcd)).await;
     probing.ok()?
 }
 
 /// Asks the apiserver for one object of each resource that it lists in built-in groups, and etcd for the same.
-async fn probe(config: &Config, clients: &Clients, etcd: &etcd_client::Client) -> Option<Finding> {
+async fn probe(config: &Config, maker: &Maker, etcd: &etcd_client::Client) -> Option<Finding> {
     let about = apiserver::about(config);
     let server = config.api_server.address;
-    let maker = &clients.maker;
     let Some(listed) = listed(&mut maker.client(server)).await else {
         return Some(told::no_discovery(about));
     };
-    let prover = Prover(ApiServers::new(config, &clients.credentials, maker.clone()).ok()?);
+    let prover = Prover(ApiServers::new(config, &maker.credentials, maker.clone()).ok()?);
     let (mut here, mut elsewhere, mut asked) = (false, BTreeSet::new(), BTreeSet::new());
     for resource in listed {
         // Else the resource is not among those that kube-apiserver has built in, or is in `etcd.otherResources`.

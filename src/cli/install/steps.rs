@@ -11,7 +11,7 @@ use super::change::begin;
 use super::host::Host;
 use super::image::Image;
 use super::servers::{LOCK_RENEWAL, Servers};
-use crate::cli::doctor::Clients;
+use crate::cli::doctor::peers_maker;
 use crate::cli::fetch;
 use crate::cli::terminal::complain;
 use crate::cli::wait::until_nothing_lacks;
@@ -205,9 +205,8 @@ impl Node {
     async fn apiserver_serves(&self) -> Lacking {
         let address = self.address();
         let failed = |why: String| format!("kube-apiserver at {address}: {why}");
-        let clients =
-            Clients::of_peers(&self.settings).map_err(|error| failed(error.to_string()))?;
-        let answer = clients.maker.client(address).get("/readyz").await;
+        let maker = peers_maker(&self.settings).map_err(|error| failed(error.to_string()))?;
+        let answer = maker.client(address).get("/readyz").await;
         match answer.map_err(|error| failed(chain(&error)))?.status {
             StatusCode::OK | StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => Ok(()),
             status => Err(failed(format!("/readyz is {status}"))),
@@ -222,11 +221,10 @@ impl Node {
     async fn proxy_is_ready(&self) -> Lacking {
         let admin = self.settings.admin.bind_address;
         let answer = fetch::get(&admin.to_string(), "/readyz?verbose").await;
-        let (status, body) =
-            answer.map_err(|error| format!("the proxy's admin port {admin}: {error}"))?;
-        let body = String::from_utf8_lossy(&body);
+        let answer = answer.map_err(|error| format!("the proxy's admin port {admin}: {error}"))?;
+        let body = String::from_utf8_lossy(&answer.body);
         let missing = joined(body.lines().filter(|line| line.starts_with("[-]")), "; ");
-        match status {
+        match answer.status {
             StatusCode::OK => Ok(()),
             _ => Err(format!("the proxy is not ready: {missing}")),
         }
