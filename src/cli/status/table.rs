@@ -19,17 +19,13 @@ const DAYS: i64 = 30;
 
 /// This server, its peers, where they differ, and certificates that need attention.
 pub(super) fn page(status: &StatusDocument, now: OffsetDateTime) -> String {
-    let mut page = this_server(status);
     let sections = [
+        Some(this_server(status)),
         Some(peers(status)),
         differences(status),
         certificates(&status.certificates, now),
     ];
-    for section in sections.into_iter().flatten() {
-        page.push('\n');
-        page.push_str(&section);
-    }
-    page
+    joined(sections.into_iter().flatten(), "\n")
 }
 
 fn this_server(status: &StatusDocument) -> String {
