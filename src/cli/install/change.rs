@@ -5,7 +5,7 @@
 //! back. Who comes too early finds the address taken and ends. So that nobody waits until kubelet tries again, its manifest
 //! gets a note that goes away, and the pod is another one then, when the address is free.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 
 use super::host::Host;
 use crate::install;
@@ -18,12 +18,9 @@ pub(super) struct Early<'s>(Option<&'s (String, String)>);
 /// Writes everything but the apiserver's manifest. What runs goes on.
 pub(super) fn begin<'s>(host: &Host, from: &State, to: &'s State) -> Result<Early<'s>, String> {
     let mut early = Early(None);
-    for file in to.files() {
-        let (name, _) = file;
-        let is_early = from.pods().is_empty() && name != CONFIG;
-        if name != APISERVER {
-            early.write(host, from, file, is_early)?;
-        }
+    for file in to.files().iter().filter(|(name, _)| name != APISERVER) {
+        let is_early = from.pods().is_empty() && file.0 != CONFIG;
+        early.write(host, from, file, is_early)?;
     }
     Ok(early)
 }
@@ -72,8 +69,7 @@ impl<'s> Early<'s> {
         let Some((name, text)) = self.0 else {
             return Ok(());
         };
-        let takes = |ip: IpAddr| ip == address.ip() || ip.is_unspecified();
-        if !process::listeners(address.port()).into_iter().any(takes) {
+        if process::listening_at(address).is_empty() {
             host.write(name, text)?;
             self.0 = None;
         }

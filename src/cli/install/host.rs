@@ -13,7 +13,8 @@ use crate::config::{self, joined};
 use crate::install::state::{APISERVER, CONFIG, State};
 use crate::install::{self, DIRECTORY, MANIFESTS, Node};
 
-const BEFORE: &str = "before";
+/// What was there before the last change.
+pub(super) const BEFORE: &str = "before";
 /// What the last change has put there.
 const INSTALLED: &str = "installed";
 /// Is there while a change has not ended.
@@ -26,27 +27,23 @@ const OTHERS: [&str; 2] = ["/etc/keepalived", "/etc/haproxy"];
 const ENDINGS: [&str; 4] = [".yaml", ".yml", ".json", ".manifest"];
 const MAX_BYTES: u64 = 1 << 20;
 
-/// A node, all of whose paths are below `root`.
-pub(super) struct Host {
-    root: PathBuf,
-}
+/// A node, all of whose paths are below this one.
+pub(super) struct Host(PathBuf);
 
 impl Host {
     pub(super) fn new(root: &Path) -> Self {
-        Self {
-            root: root.to_owned(),
-        }
+        Self(root.to_owned())
     }
 
     /// This machine itself, as it runs.
     pub(super) fn is_whole(&self) -> bool {
-        self.root == Path::new("/")
+        self.0 == Path::new("/")
     }
 
     /// A path of the node on this machine.
     pub(super) fn path(&self, path: impl AsRef<Path>) -> PathBuf {
         let path = path.as_ref();
-        self.root.join(path.strip_prefix("/").unwrap_or(path))
+        self.0.join(path.strip_prefix("/").unwrap_or(path))
     }
 
     /// In the proxy's own directory.
@@ -81,17 +78,14 @@ impl Host {
     /// What is there now. `servers`: how many control plane nodes there are.
     pub(super) fn node(&self, servers: usize) -> Result<Node<'_>, String> {
         let path = self.file(APISERVER);
-        if fs::symlink_metadata(&path).is_ok_and(|it| it.is_symlink()) {
+        let shown = path.display();
+        if path.is_symlink() {
             return Err(format!(
-                "{} is a symbolic link: what keeps the file that it names would undo the change; change it there",
-                path.display()
+                "{shown} is a symbolic link: what keeps the file that it names would undo the change; change it there"
             ));
         }
         let manifest = text(&path)?.ok_or_else(|| {
-            format!(
-                "{}: no such file; is this a control plane node that kubeadm made?",
-                path.display()
-            )
+            format!("{shown}: no such file; is this a control plane node that kubeadm made?")
         })?;
         let mut others = self.texts(MANIFESTS, &ENDINGS);
         others.retain(|(path, _)| !path.ends_with(APISERVER));
@@ -104,23 +98,16 @@ impl Host {
             read: Box::new(|path: &Path| read(&self.path(path))),
             manifest,
             config: text(&self.own(CONFIG))?,
-            addresses: match self.is_whole() {
-                true => held(),
-                false => Vec::new(),
-            },
+            addresses: self.is_whole().then(held).unwrap_or_default(),
             others,
             endpoint: kubeconfigs.find_map(|it| install::endpoint(&it)),
             servers,
-            installed: self.kept_in(INSTALLED)?,
+            installed: self.kept(INSTALLED)?,
         })
     }
 
-    /// What was there before the last change.
-    pub(super) fn kept(&self) -> Result<Option<State>, String> {
-        self.kept_in(BEFORE)
-    }
-
-    fn kept_in(&self, directory: &str) -> Result<Option<State>, String> {
+    /// What is kept in a directory of the proxy's own.
+    pub(super) fn kept(&self, directory: &str) -> Result<Option<State>, String> {
         let kept = |name: &str| text(&self.own(directory).join(name));
         let Some(apiserver) = kept(APISERVER)? else {
             return Ok(None);
@@ -166,10 +153,9 @@ impl Host {
         if !self.is_whole() {
             return Ok(());
         }
-        match config::check_text(&self.own(CONFIG), config.to_owned()) {
-            Ok(_) => Ok(()),
-            Err(problems) => Err(joined(&problems, "\n")),
-        }
+        let checked = config::check_text(&self.own(CONFIG), config.to_owned());
+        let checked = checked.map_err(|problems| joined(problems, "\n"));
+        checked.map(drop)
     }
 
     /// Keeps what is there in `before/`, unless a change that was broken off has kept what was there before it.
@@ -236,10 +222,7 @@ impl Host {
             remove(&self.own(name))?;
         }
         let directory = self.path(DIRECTORY);
-        match fs::remove_dir(&directory) {
-            Err(error) if error.kind() == ErrorKind::DirectoryNotEmpty => Ok(()),
-            removed => gone(&directory, removed),
-        }
+        gone(&directory, fs::remove_dir(&directory))
     }
 }
 
@@ -247,23 +230,20 @@ fn failed(path: &Path, error: &Error) -> String {
     format!("{}: {error}", path.display())
 }
 
-/// What became of removing something that need not have been there.
+/// What became of removing something that need not have been there, or a directory in which others have put something.
 fn gone(path: &Path, removed: Result<(), Error>) -> Result<(), String> {
-    match removed {
-        Err(error) if error.kind() != ErrorKind::NotFound => Err(failed(path, &error)),
-        _ => Ok(()),
+    match removed.map_err(|error| (error.kind(), failed(path, &error))) {
+        Ok(()) | Err((ErrorKind::NotFound | ErrorKind::DirectoryNotEmpty, _)) => Ok(()),
+        Err((_, why)) => Err(why),
     }
 }
 
 /// Removes a file, or a directory with all that is in it, if it is there.
 fn remove(path: &Path) -> Result<(), String> {
-    gone(
-        path,
-        match path.is_dir() {
-            true => fs::remove_dir_all(path),
-            false => fs::remove_file(path),
-        },
-    )
+    match path.is_dir() {
+        true => gone(path, fs::remove_dir_all(path)),
+        false => gone(path, fs::remove_file(path)),
+    }
 }
 
 fn read(path: &Path) -> Result<Vec<u8>, String> {

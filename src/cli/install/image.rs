@@ -5,43 +5,22 @@ use std::io::Error;
 use std::path::Path;
 use std::process::{Command, Output};
 
-use super::host::Host;
-
-/// An image that is looked for before a pod of it takes anything's place.
-pub(super) struct Image(Option<String>);
-
-impl Image {
-    pub(super) fn of(host: &Host, name: &str) -> Self {
-        Self(host.is_whole().then(|| name.to_owned()))
+/// Looks for an image before a pod of it takes anything's place; one of a registry is fetched by kubelet. Without `ctr`
+/// nothing can be said.
+pub(super) fn is_there(name: &str) -> Result<(), String> {
+    // A runtime that hangs must not hold up the renewal of the lock.
+    let listed = ctr(&["--timeout", "5s"], &["list".as_ref(), "--quiet".as_ref()]);
+    let listed = listed.ok().filter(|it| it.status.success());
+    let listed = listed.map_or(Vec::new(), |it| it.stdout);
+    // Docker brings a ctr too, and has its images elsewhere: none is listed.
+    if listed.is_empty() || is_among(name, &String::from_utf8_lossy(&listed)) {
+        return Ok(());
     }
-
-    /// Nobody asks for it.
-    pub(super) fn unknown() -> Self {
-        Self(None)
-    }
-
-    /// An image without a registry must be there; with one kubelet fetches it. Without `ctr` nothing can be said.
-    pub(super) fn is_there(&self) -> Result<(), String> {
-        let Some(name) = &self.0 else {
-            return Ok(());
-        };
-        // A runtime that hangs must not hold up the renewal of the lock.
-        let listed = ctr(&["--timeout", "5s"], &["list".as_ref(), "--quiet".as_ref()]);
-        // Docker brings a ctr too, and has its images elsewhere: none is listed.
-        let listed = listed
-            .ok()
-            .filter(|it| it.status.success() && !it.stdout.is_empty());
-        match listed {
-            Some(listed) if !is_among(name, &String::from_utf8_lossy(&listed.stdout)) => {
-                let advice = match name.contains('/') {
-                    true => "kubelet has not fetched it yet",
-                    false => "bring it here with --image-archive FILE",
-                };
-                Err(format!("this node has no image {name}: {advice}"))
-            }
-            _ => Ok(()),
-        }
-    }
+    let advice = match name.contains('/') {
+        true => "kubelet has not fetched it yet",
+        false => "bring it here with --image-archive FILE",
+    };
+    Err(format!("this node has no image {name}: {advice}"))
 }
 
 /// Each is listed with a registry and a tag. A digest says all.

@@ -17,7 +17,6 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 
 use self::host::{Host, write_into};
-use self::image::Image;
 use self::servers::Servers;
 use self::steps::Node;
 use super::status::timeout;
@@ -132,7 +131,7 @@ async fn installed(arguments: &InstallArguments) -> Result<(), String> {
         settings,
         servers: Some(servers),
         timeout: how.timeout,
-        image: Image::of(&host, &plan.image),
+        image: host.is_whole().then(|| plan.image.clone()),
         host,
         from,
         to,
@@ -144,7 +143,7 @@ async fn installed(arguments: &InstallArguments) -> Result<(), String> {
         image::import(archive)?;
     }
     if !plan.image.contains('/') {
-        node.image.is_there()?;
+        node.image_is_there()?;
     }
     // A path of the container may be another one on the node.
     if plan.files.iter().all(|(file, on_node)| file == on_node) {
@@ -179,7 +178,7 @@ async fn uninstalled(arguments: &UninstallArguments) -> Result<(), String> {
         settings,
         servers: reachable.then_some(servers),
         timeout: how.timeout,
-        image: Image::unknown(),
+        image: None,
         host,
         from,
         to,

@@ -8,8 +8,8 @@ use http::StatusCode;
 use tokio::time::{Instant, sleep};
 
 use super::change::begin;
-use super::host::Host;
-use super::image::Image;
+use super::host::{BEFORE, Host};
+use super::image;
 use super::servers::{LOCK_RENEWAL, Servers};
 use crate::cli::doctor::peers_maker;
 use crate::cli::fetch;
@@ -40,7 +40,8 @@ pub(super) struct Node {
     pub(super) to: State,
     /// With paths of files that can be read here.
     pub(super) settings: Config,
-    pub(super) image: Image,
+    /// `None`: nobody asks for it.
+    pub(super) image: Option<String>,
     /// `None`: etcd could not be asked, and need not be.
     pub(super) servers: Option<Servers>,
     pub(super) timeout: Duration,
@@ -124,7 +125,7 @@ impl Node {
         let mut early = begin(&self.host, from, to)?;
         // Nothing makes room for what may never start. kubelet fetches the image of a pod that is there.
         if *to == self.to && !to.pods().is_empty() && from.pods() != to.pods() {
-            until(limit, async || self.image.is_there()).await?;
+            until(limit, async || self.image_is_there()).await?;
             if self.host.node(1)?.state().apiserver() != from.apiserver() {
                 return Err("somebody changed kube-apiserver's manifest meanwhile".to_owned());
             }
@@ -135,6 +136,10 @@ impl Node {
             lacking().await
         };
         until(limit.saturating_sub(begun.elapsed()), lacking).await
+    }
+
+    pub(super) fn image_is_there(&self) -> Lacking {
+        self.image.as_deref().map_or(Ok(()), image::is_there)
     }
 
     /// Nothing is changed if it fails.
@@ -168,7 +173,8 @@ impl Node {
     /// for example, then what they wrote counts.
     fn before(&self) -> Result<(State, State), String> {
         let now = self.host.node(1)?.state();
-        let before = self.host.kept()?.unwrap_or_else(|| self.from.clone());
+        let before = self.host.kept(BEFORE)?;
+        let before = before.unwrap_or_else(|| self.from.clone());
         if normal(&now.plain()?)? == normal(&before.plain()?)? {
             return Ok((now, before));
         }
