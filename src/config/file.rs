@@ -7,6 +7,7 @@
 use std::cell::Cell;
 use std::fmt;
 
+use serde::Deserialize;
 use serde::de::{
     DeserializeSeed, EnumAccess, Error, IgnoredAny, MapAccess, SeqAccess, VariantAccess, Visitor,
 };
@@ -48,11 +49,7 @@ pub(super) fn line_of(text: &str, indices: &[usize]) -> Option<usize> {
     Some(error.location()?.line())
 }
 
-fn build(
-    text: &str,
-    budget: &Cell<usize>,
-    stop: Option<&[usize]>,
-) -> Result<Node, serde_yaml::Error> {
+fn build(text: &str, budget: &Cell<usize>, stop: Option<&[usize]>) -> serde_yaml::Result<Node> {
     TreeBuilder { budget, stop }.deserialize(serde_yaml::Deserializer::from_str(text))
 }
 
@@ -94,7 +91,7 @@ impl<'de> DeserializeSeed<'de> for TreeBuilder<'_> {
 
     fn deserialize<D: serde::Deserializer<'de>>(self, deserializer: D) -> Result<Node, D::Error> {
         match self.stop {
-            Some([]) => deserializer.deserialize_any(RejectAny),
+            Some([]) => Nothing::deserialize(deserializer).map(|nothing| match nothing {}),
             _ => deserializer.deserialize_any(self),
         }
     }
@@ -171,13 +168,6 @@ impl<'de> Visitor<'de> for TreeBuilder<'_> {
     }
 }
 
-/// Accepts no value, so that serde_yaml reports the position.
-struct RejectAny;
-
-impl Visitor<'_> for RejectAny {
-    type Value = Node;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("nothing")
-    }
-}
+/// No value is one of these, so serde_yaml reports the position.
+#[derive(Deserialize)]
+enum Nothing {}

@@ -207,18 +207,13 @@ pub(super) fn visit<'n, T>(
     let Section { path, known, .. } = section;
     for (index, (name, _)) in entries.iter().enumerate() {
         let is_same = |(earlier, _): &(String, Node)| earlier == name;
-        let (kind, message) = if !known.contains(&name.as_str()) {
-            let known = known.join(", ");
-            (
-                ProblemKind::UnknownKey,
-                format!("unknown key; expected one of {known}"),
-            )
+        let at = path.key(name, Some(index));
+        if !known.contains(&name.as_str()) {
+            let message = format!("unknown key; expected one of {}", known.join(", "));
+            facts.add(at, ProblemKind::UnknownKey, message);
         } else if entries.iter().take(index).any(is_same) {
-            (ProblemKind::Repeated, TWICE.to_owned())
-        } else {
-            continue;
-        };
-        facts.add(path.key(name, Some(index)), kind, message);
+            facts.add(at, ProblemKind::Repeated, TWICE);
+        }
     }
     value
 }

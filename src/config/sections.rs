@@ -10,7 +10,7 @@ use http::HeaderName;
 use rustls::CipherSuite;
 
 use super::section::Section;
-use super::values::{address, duration, flag, number, whole_seconds};
+use super::values::{address, duration, flag, numeric, whole_seconds};
 use super::{headers, values};
 
 /// Highest `serving.goawayChance`, as in kube-apiserver: one request in fifty.
@@ -98,7 +98,7 @@ sections! {
         /// Headers in which peers and this proxy assert users.
         pub request_headers: RequestHeaders = RequestHeaders::read(s);
         /// Share of short HTTP/2 requests whose connection ends with them; at most 0.02. Default 0.
-        pub goaway_chance: f64 = s.or("goawayChance", "0", values::numeric("a number", 0.0..=MAX_GOAWAY_CHANCE));
+        pub goaway_chance: f64 = s.or("goawayChance", "0", numeric("a number", 0.0..=MAX_GOAWAY_CHANCE));
         /// Further serving certificates, for clients that ask for one of their names. Default none.
         pub sni_certificates: Vec<SniCertificate> = s.mappings("sniCertificates", SniCertificate::read);
         pub min_tls_version: MinTlsVersion = s.or("minTLSVersion", "VersionTLS12", values::choice(MinTlsVersion::NAMES));
@@ -192,9 +192,9 @@ sections! {
         pub mode: IfReadyMode = s.or("mode", "Retry", values::choice(IfReadyMode::NAMES));
         pub enforce: Enforce = s.or("enforce", "OptIn", values::choice(Enforce::NAMES));
         /// `Retry-After` of the proxy's own 503s, 1 to 3600 seconds. Default 5.
-        pub retry_after_seconds: u32 = s.or("retryAfterSeconds", "5", number(1..=3600));
+        pub retry_after_seconds: u32 = s.or("retryAfterSeconds", "5", numeric("a whole number", 1..=3600));
         /// Upper limit of random seconds that are added to it in each response, 0 to 3600. Default 0.
-        pub retry_after_jitter_seconds: u32 = s.or("retryAfterJitterSeconds", "0", number(0..=3600));
+        pub retry_after_jitter_seconds: u32 = s.or("retryAfterJitterSeconds", "0", numeric("a whole number", 0..=3600));
     }
 
     /// KEP-4020: requests for resources that the local server does not serve.
@@ -261,7 +261,7 @@ sections! {
         /// host:port of an OTLP receiver, gRPC without TLS; `None`: no spans. Default none.
         pub endpoint: Option<String> = s.or("endpoint", "''", values::host_and_port);
         /// How many of a million requests without a `traceparent` are sampled. Default 0.
-        pub sampling_rate_per_million: u32 = s.or("samplingRatePerMillion", "0", number(0..=1_000_000));
+        pub sampling_rate_per_million: u32 = s.or("samplingRatePerMillion", "0", numeric("a whole number", 0..=1_000_000));
     }
 
     /// Log lines.

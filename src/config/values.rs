@@ -50,14 +50,9 @@ pub(super) fn read<'n, T>(
 }
 
 /// The text that `is_good`.
-fn checked(
-    node: &Node,
-    expected: &str,
-    is_good: impl FnOnce(&str) -> bool,
-) -> Result<String, String> {
-    read(node, expected, |found| {
-        is_good(found).then(|| found.to_owned())
-    })
+fn checked(node: &Node, expected: &str, is_good: impl Fn(&str) -> bool) -> Result<String, String> {
+    let good = |found: &str| is_good(found).then(|| found.to_owned());
+    read(node, expected, good)
 }
 
 /// An error that repeats the text.
@@ -88,10 +83,6 @@ pub(super) fn flag(node: &Node) -> Result<bool, String> {
     }
 }
 
-pub(super) fn number(range: RangeInclusive<u32>) -> impl Fn(&Node) -> Result<u32, String> {
-    numeric("a whole number", range)
-}
-
 pub(super) fn exactly(wanted: &str) -> impl Fn(&Node) -> Result<(), String> {
     move |node| checked(node, wanted, |found| found == wanted).map(drop)
 }
@@ -100,10 +91,7 @@ pub(super) fn exactly(wanted: &str) -> impl Fn(&Node) -> Result<(), String> {
 pub(super) fn choice<T: Copy>(choices: &[(&str, T)]) -> impl Fn(&Node) -> Result<T, String> {
     let names = joined(choices.iter().map(|(name, _)| name), ", ");
     let named = |found: &str| choices.iter().find(|(name, _)| *name == found);
-    move |node| {
-        let chosen = read(node, &format!("one of {names}"), named)?;
-        Ok(chosen.1)
-    }
+    move |node| Ok(read(node, &format!("one of {names}"), named)?.1)
 }
 
 /// A Go duration of at least `min`.
@@ -162,9 +150,8 @@ pub(super) fn loopback(node: &Node) -> Result<SocketAddr, String> {
 
 /// `host:port`; empty means none.
 pub(super) fn host_and_port(node: &Node) -> Result<Option<String>, String> {
-    read(node, "host:port such as localhost:4317", |found| {
-        (found.is_empty() || is_host_and_port(found)).then(|| some(found))
-    })
+    let is_it = |found: &str| found.is_empty() || is_host_and_port(found);
+    checked(node, "host:port such as localhost:4317", is_it).map(some)
 }
 
 /// Whether the text is `host:port` and nothing else.
@@ -208,7 +195,7 @@ pub(super) fn server_id(node: &Node) -> Result<Option<String>, String> {
     let is_id = |found: &str| found.is_empty() || found.len() <= LABEL_BYTES && is_subdomain(found);
     let expected =
         "a Lease name of at most 63 of a-z, 0-9, '-' and '.', with a letter or digit at both ends";
-    checked(node, expected, is_id).map(|found| some(&found))
+    checked(node, expected, is_id).map(some)
 }
 
 pub(super) fn namespace(node: &Node) -> Result<String, String> {
@@ -319,8 +306,8 @@ pub(super) fn log_filter(node: &Node) -> Result<String, String> {
 }
 
 /// Empty text means none.
-fn some(text: &str) -> Option<String> {
-    Some(text.to_owned()).filter(|text| !text.is_empty())
+fn some(text: String) -> Option<String> {
+    Some(text).filter(|text| !text.is_empty())
 }
 
 /// Whether it is a DNS subdomain, such as the name of a Lease.
