@@ -14,6 +14,7 @@ use super::layout::Layout;
 use super::node::Node;
 use super::yaml::{items, mapping, parse, set, text, write};
 use crate::config::{self, Config, joined};
+use crate::kube::gvr::resource_name;
 use crate::kube::requestheader::NameList;
 use crate::tls::sni::alternative_names;
 use crate::x509::pem::{parse_certs, parsed};
@@ -21,6 +22,8 @@ use crate::x509::pem::{parse_certs, parsed};
 const SERVER_NAME: &str = "kubernetes.default.svc";
 /// How clients spread again after a restart, where nobody has said how.
 const GOAWAY_CHANCE: f64 = 0.001;
+/// kube-apiserver keeps both where either is.
+const EVENTS: [&str; 2] = ["events", "events.events.k8s.io"];
 const HEADER: &str = "# Written by `kube-interop-proxy install` from kube-apiserver's flags. What is left out has its default; \
                       all keys are in\n# config.example.yaml. `install` keeps what is added here.\n";
 
@@ -272,14 +275,11 @@ impl Derived<'_> {
                 .ok_or_else(|| {
                     format!("--etcd-servers-overrides: {given} is not GROUP/RESOURCE#SERVERS")
                 })?;
-            // kube-apiserver keeps both where either is.
-            elsewhere.extend(match (group, resource) {
-                ("" | "events.k8s.io", "events") => {
-                    vec!["events".to_owned(), "events.events.k8s.io".to_owned()]
-                }
-                ("", resource) => vec![resource.to_owned()],
-                (group, resource) => vec![format!("{resource}.{group}")],
-            });
+            let name = resource_name(group, resource);
+            match EVENTS.contains(&name.as_str()) {
+                true => elsewhere.extend(EVENTS.map(str::to_owned)),
+                false => elsewhere.extend([name]),
+            }
         }
         self.set_list(S, "otherResources", elsewhere.into_iter().collect());
         Ok(())

@@ -109,6 +109,14 @@ pub fn api_version(group: &str, version: &str) -> String {
     }
 }
 
+/// A resource as people name it, and as `etcd.otherResources` has it: `deployments.apps`, and `pods` of the core group.
+pub fn resource_name(group: &str, resource: &str) -> String {
+    match group {
+        "" => resource.to_owned(),
+        group => format!("{resource}.{group}"),
+    }
+}
+
 /// Two names that belong together, looked up borrowed: (group, resource) of a CRD, (group, version) of an APIService.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Pair(pub String, pub String);

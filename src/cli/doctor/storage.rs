@@ -12,7 +12,7 @@ use super::{PATIENCE, apiserver, told};
 use crate::client::Client;
 use crate::config::Config;
 use crate::kube::discovery::documents;
-use crate::kube::gvr::{GroupVersion, Gvr, ResourceKind};
+use crate::kube::gvr::{GroupVersion, Gvr, ResourceKind, resource_name};
 use crate::watches::prover::{ApiServers, Prover};
 use crate::watches::storage;
 
@@ -41,7 +41,9 @@ async fn probe(config: &Config, maker: &Maker, etcd: &etcd_client::Client) -> Op
         let asking = prover.is_stored(etcd.clone(), server, &root, &resource);
         match asking.await {
             Ok(Some(true)) => here = true,
-            Ok(Some(false)) => drop(elsewhere.insert(name(&resource))),
+            Ok(Some(false)) => {
+                elsewhere.insert(resource_name(&resource.group, &resource.resource));
+            }
             // It does not tell, or nothing is stored.
             Ok(None) | Err(_) => {}
         }
@@ -54,21 +56,10 @@ async fn probe(config: &Config, maker: &Maker, etcd: &etcd_client::Client) -> Op
     }
 }
 
-/// As `etcd.otherResources` has it.
-fn name(resource: &Gvr) -> String {
-    match &*resource.group {
-        "" => resource.resource.clone(),
-        group => format!("{}.{group}", resource.resource),
-    }
-}
-
 /// What can be watched; `None`: it does not say which groups it has.
 async fn listed(client: &mut Client) -> Option<Vec<Gvr>> {
     let groups = body(client, "/apis").await?;
-    let mut versions = vec![GroupVersion {
-        group: String::new(),
-        version: "v1".to_owned(),
-    }];
+    let mut versions = vec![GroupVersion::new("", "v1")];
     versions.extend(documents::listed(&groups).ok()?);
     let mut found = Vec::new();
     for of in &versions {
