@@ -46,7 +46,6 @@ struct Grace {
 }
 
 /// A manifest without the proxy.
-#[derive(Debug, Clone)]
 pub(super) struct ApiServer {
     pub(super) pod: Value,
     /// Its place in `containers`.
@@ -253,15 +252,14 @@ fn apiserver(pod: &Value) -> Result<usize, String> {
 
 /// The proxy's container in the apiserver's pod, and what that makes of it.
 pub(super) fn proxy(pod: &Value) -> Option<(Layout, &Value)> {
-    let places = [
-        (Layout::Sidecar, "containers"),
-        (Layout::NativeSidecar, "initContainers"),
-    ];
-    places.into_iter().find_map(|(layout, key)| {
-        let mut all = items(pod, &["spec", key]).iter();
-        let found = all.find(|it| text(it, &["name"]) == PROXY)?;
-        Some((layout, found))
-    })
+    let sidecar = own(pod, "containers").map(|it| (Layout::Sidecar, it));
+    sidecar.or_else(|| Some((Layout::NativeSidecar, own(pod, "initContainers")?)))
+}
+
+/// What is the proxy's in a list of a pod.
+pub(super) fn own<'p>(pod: &'p Value, list: &str) -> Option<&'p Value> {
+    let mut all = items(pod, &["spec", list]).iter();
+    all.find(|it| text(it, &["name"]) == PROXY)
 }
 
 /// Where there is a proxy, in the pod or beside it, what `docs/` tells people to write by hand is for it.

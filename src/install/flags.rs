@@ -1,7 +1,6 @@
 //! kube-apiserver's flags, read as its library (pflag) reads them. Pure.
 
 /// Name and value of each flag, in the order of the command line.
-#[derive(Debug, Default, PartialEq)]
 pub(super) struct Flags(Vec<(String, String)>);
 
 impl Flags {

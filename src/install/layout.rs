@@ -6,13 +6,18 @@ use std::net::IpAddr;
 use clap::{Args, ValueEnum};
 use serde_yaml::Value;
 
-use super::apiserver::{GRACE, Mount, PROBES, PROXY};
+use super::apiserver::{GRACE, Mount, PROBES, own};
 use super::flags::Flags;
-use super::yaml::{at, items, list, mapping, parse, set, text};
+use super::yaml::{at, items, list, mapping, parse, set};
 use crate::config::duration;
 
 /// Where the configuration is, on the node and in the container.
 pub const DIRECTORY: &str = "/etc/kubernetes/kube-interop-proxy";
+const OWN_POD: &str =
+    include_str!("../../deploy/kubeadm/patches-own-pod/kube-apiserver+strategic.yaml");
+const SIDECAR: &str = include_str!("../../deploy/kubeadm/patches/kube-apiserver+strategic.yaml");
+const NATIVE_SIDECAR: &str =
+    include_str!("../../deploy/kubeadm/patches-native-sidecar/kube-apiserver+strategic.yaml");
 /// Ports below are for who has this capability.
 const PRIVILEGED: u16 = 1024;
 const BIND_LOW_PORTS: &str = "NET_BIND_SERVICE";
@@ -58,15 +63,9 @@ impl Layout {
     /// What people apply by hand to the apiserver's pod. The reasons are there.
     fn patch(self) -> Value {
         let text = match self {
-            Self::OwnPod => {
-                include_str!("../../deploy/kubeadm/patches-own-pod/kube-apiserver+strategic.yaml")
-            }
-            Self::Sidecar => {
-                include_str!("../../deploy/kubeadm/patches/kube-apiserver+strategic.yaml")
-            }
-            Self::NativeSidecar => include_str!(
-                "../../deploy/kubeadm/patches-native-sidecar/kube-apiserver+strategic.yaml"
-            ),
+            Self::OwnPod => OWN_POD,
+            Self::Sidecar => SIDECAR,
+            Self::NativeSidecar => NATIVE_SIDECAR,
         };
         parse("the patch", text).unwrap_or_default()
     }
@@ -104,11 +103,7 @@ impl Layout {
             Self::NativeSidecar => "initContainers",
         };
         let patch = self.patch();
-        let own = |list: &str| {
-            let mut all = items(&patch, &["spec", list]).iter();
-            all.find(|it| text(it, &["name"]) == PROXY).cloned()
-        };
-        let (mut container, volume) = (own(key)?, own("volumes")?);
+        let (mut container, volume) = (own(&patch, key)?.clone(), own(&patch, "volumes")?.clone());
         fit(&mut container, inputs)?;
         let spec = pod.get_mut("spec")?;
         list(spec, key)?.push(container);
@@ -124,10 +119,8 @@ pub(super) fn own_pod(inputs: &ContainerInputs<'_>) -> Option<Value> {
     set(&mut pod, &["metadata", "name"], None);
     let spec = pod.get_mut("spec")?;
     fit(list(spec, "containers")?.first_mut()?, inputs)?;
-    replace(
-        list(spec, "volumes")?,
-        inputs.mounts.iter().map(|it| &it.volume),
-    )?;
+    let volumes = inputs.mounts.iter().map(|it| &it.volume);
+    replace(list(spec, "volumes")?, volumes)?;
     Some(pod)
 }
 

@@ -73,9 +73,8 @@ pub(super) fn retain(value: &mut Value, path: &[&str], kept: impl FnMut(&Value) 
 pub(super) fn parse(what: &str, text: &str) -> Result<Value, String> {
     let mut value: Value = serde_yaml::from_str(text)
         .map_err(|error| format!("{what} is not one document of YAML: {error}"))?;
-    value
-        .apply_merge()
-        .map_err(|error| format!("{what} is not valid YAML: {error}"))?;
+    let merged = value.apply_merge();
+    merged.map_err(|error| format!("{what} is not valid YAML: {error}"))?;
     match value.is_mapping() {
         true => Ok(value),
         false => Err(format!("{what} is empty, or no mapping")),
