@@ -40,6 +40,9 @@ const NOT_CHANGED: &str = "the proxy cannot be put into the pod";
 pub struct Plan {
     pub layout: Layout,
     pub image: String,
+    /// What stands there.
+    pub before: State,
+    /// What is to stand there.
     pub state: State,
     /// What is to be known or done by hand.
     pub warnings: Vec<String>,
@@ -120,6 +123,7 @@ pub fn plan(node: &Node<'_>, options: &Options) -> Result<Plan, String> {
     Ok(Plan {
         layout,
         image,
+        before: from,
         state: State::new(Some(config), pods, apiserver),
         warnings,
         files: derived.files.into_iter().zip(hosts).collect(),

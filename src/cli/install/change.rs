@@ -7,7 +7,7 @@
 
 use std::net::SocketAddr;
 
-use super::host::Host;
+use super::host::{Done, Host};
 use crate::install;
 use crate::install::state::{APISERVER, CONFIG, State};
 use crate::local::process;
@@ -27,12 +27,7 @@ pub(super) fn begin<'s>(host: &Host, from: &State, to: &'s State) -> Result<Earl
 
 impl<'s> Early<'s> {
     /// Writes the apiserver's manifest, and takes away what is to be there no more.
-    pub(super) fn replace(
-        &mut self,
-        host: &Host,
-        from: &State,
-        to: &'s State,
-    ) -> Result<(), String> {
+    pub(super) fn replace(&mut self, host: &Host, from: &State, to: &'s State) -> Done {
         let loses_proxy = !from.pods().is_empty() && !to.has_proxy()?;
         let mut files = to.files().iter();
         if let Some(file) = files.find(|(name, _)| name == APISERVER) {
@@ -52,7 +47,7 @@ impl<'s> Early<'s> {
         from: &State,
         file: &'s (String, String),
         is_early: bool,
-    ) -> Result<(), String> {
+    ) -> Done {
         let (name, text) = file;
         if from.text(name) == Some(text.as_str()) {
             return Ok(());
@@ -65,7 +60,7 @@ impl<'s> Early<'s> {
     }
 
     /// Takes the note away once nobody listens at the address; until then it is called again.
-    pub(super) fn go_on(&mut self, host: &Host, address: SocketAddr) -> Result<(), String> {
+    pub(super) fn go_on(&mut self, host: &Host, address: SocketAddr) -> Done {
         let Some((name, text)) = self.0 else {
             return Ok(());
         };

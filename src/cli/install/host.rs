@@ -27,6 +27,9 @@ const OTHERS: [&str; 2] = ["/etc/keepalived", "/etc/haproxy"];
 const ENDINGS: [&str; 4] = [".yaml", ".yml", ".json", ".manifest"];
 const MAX_BYTES: u64 = 1 << 20;
 
+/// Done, or one line that says why not.
+pub(super) type Done = Result<(), String>;
+
 /// A node, all of whose paths are below this one.
 pub(super) struct Host(PathBuf);
 
@@ -127,15 +130,14 @@ impl Host {
         make(&self.path(DIRECTORY))?;
         let path = self.own(LOCK);
         let file = File::create(&path).map_err(|error| failed(&path, &error))?;
-        match file.try_lock() {
-            Ok(()) => Ok(file),
-            Err(_) => Err("another install or uninstall runs on this node".to_owned()),
-        }
+        let locked = file.try_lock();
+        locked.map_err(|_| "another install or uninstall runs on this node")?;
+        Ok(file)
     }
 
     /// Whether files can be replaced here, before anything is: a file in which everything that will be written fits, several
     /// times, is put among the manifests. kubelet looks past a name with a dot.
-    pub(super) fn prepare(&self) -> Result<(), String> {
+    pub(super) fn prepare(&self) -> Done {
         let probe = self.file(".kube-interop-proxy-probe");
         let put = self.put(&probe, &" ".repeat(256 << 10), 0o600);
         let _ = fs::remove_file(&probe);
@@ -149,7 +151,7 @@ impl Host {
 
     /// Every problem of a configuration and of the files that it names, as `check` finds them. With another root its paths are
     /// not those of this machine.
-    pub(super) fn check(&self, config: &str) -> Result<(), String> {
+    pub(super) fn check(&self, config: &str) -> Done {
         if !self.is_whole() {
             return Ok(());
         }
@@ -159,7 +161,7 @@ impl Host {
     }
 
     /// Keeps what is there in `before/`, unless a change that was broken off has kept what was there before it.
-    pub(super) fn keep(&self, state: &State) -> Result<(), String> {
+    pub(super) fn keep(&self, state: &State) -> Done {
         if self.is_unfinished() {
             return Ok(());
         }
@@ -169,7 +171,7 @@ impl Host {
     }
 
     /// Replaces a directory of the proxy's own.
-    fn store(&self, name: &str, files: &[(String, String)]) -> Result<(), String> {
+    fn store(&self, name: &str, files: &[(String, String)]) -> Done {
         let (new, kept) = (self.own(&format!(".{name}")), self.own(name));
         remove(&new)?;
         write_into(&new, files)?;
@@ -178,7 +180,7 @@ impl Host {
     }
 
     /// The proxy runs as these files say.
-    pub(super) fn done(&self, state: &State) -> Result<(), String> {
+    pub(super) fn done(&self, state: &State) -> Done {
         self.store(INSTALLED, state.files())?;
         self.finish()
     }
@@ -188,19 +190,19 @@ impl Host {
         self.own(BEFORE).join(UNFINISHED).exists()
     }
 
-    pub(super) fn finish(&self) -> Result<(), String> {
+    pub(super) fn finish(&self) -> Done {
         remove(&self.own(BEFORE).join(UNFINISHED))
     }
 
     /// Writes a file of a [`State`] in one step, with the mode that it had.
-    pub(super) fn write(&self, name: &str, text: &str) -> Result<(), String> {
+    pub(super) fn write(&self, name: &str, text: &str) -> Done {
         let path = self.file(name);
         let mode = fs::metadata(&path).map_or(0o600, |it| it.mode() & 0o777);
         let put = self.put(&path, text, mode);
         put.map_err(|error| failed(&path, &error))
     }
 
-    pub(super) fn remove(&self, name: &str) -> Result<(), String> {
+    pub(super) fn remove(&self, name: &str) -> Done {
         remove(&self.file(name))
     }
 
@@ -217,7 +219,7 @@ impl Host {
     }
 
     /// Takes the proxy's own directory away; what others put there stays.
-    pub(super) fn clean_up(&self) -> Result<(), String> {
+    pub(super) fn clean_up(&self) -> Done {
         for name in [BEFORE, ".before", INSTALLED, ".installed", LOCK] {
             remove(&self.own(name))?;
         }
@@ -231,7 +233,7 @@ fn failed(path: &Path, error: &Error) -> String {
 }
 
 /// What became of removing something that need not have been there, or a directory in which others have put something.
-fn gone(path: &Path, removed: Result<(), Error>) -> Result<(), String> {
+fn gone(path: &Path, removed: Result<(), Error>) -> Done {
     match removed.map_err(|error| (error.kind(), failed(path, &error))) {
         Ok(()) | Err((ErrorKind::NotFound | ErrorKind::DirectoryNotEmpty, _)) => Ok(()),
         Err((_, why)) => Err(why),
@@ -239,7 +241,7 @@ fn gone(path: &Path, removed: Result<(), Error>) -> Result<(), String> {
 }
 
 /// Removes a file, or a directory with all that is in it, if it is there.
-fn remove(path: &Path) -> Result<(), String> {
+fn remove(path: &Path) -> Done {
     match path.is_dir() {
         true => gone(path, fs::remove_dir_all(path)),
         false => gone(path, fs::remove_file(path)),
@@ -273,7 +275,7 @@ fn write_new(path: &Path, text: &str, mode: u32) -> Result<(), Error> {
 }
 
 /// Makes the directory, and these files in it.
-pub(super) fn write_into(directory: &Path, files: &[(String, String)]) -> Result<(), String> {
+pub(super) fn write_into(directory: &Path, files: &[(String, String)]) -> Done {
     make(directory)?;
     for (name, text) in files {
         let path = directory.join(name);
@@ -282,7 +284,7 @@ pub(super) fn write_into(directory: &Path, files: &[(String, String)]) -> Result
     Ok(())
 }
 
-fn make(directory: &Path) -> Result<(), String> {
+fn make(directory: &Path) -> Done {
     let mut builder = fs::DirBuilder::new();
     let made = builder.recursive(true).mode(0o700).create(directory);
     made.map_err(|error| failed(directory, &error))

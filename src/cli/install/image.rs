@@ -5,9 +5,11 @@ use std::io::Error;
 use std::path::Path;
 use std::process::{Command, Output};
 
+use super::host::Done;
+
 /// Looks for an image before a pod of it takes anything's place; one of a registry is fetched by kubelet. Without `ctr`
 /// nothing can be said.
-pub(super) fn is_there(name: &str) -> Result<(), String> {
+pub(super) fn is_there(name: &str) -> Done {
     // A runtime that hangs must not hold up the renewal of the lock.
     let listed = ctr(&["--timeout", "5s"], &["list".as_ref(), "--quiet".as_ref()]);
     let listed = listed.ok().filter(|it| it.status.success());
@@ -45,7 +47,7 @@ fn ctr(options: &[&str], arguments: &[&OsStr]) -> Result<Output, Error> {
     command.args(arguments).output()
 }
 
-pub(super) fn import(archive: &Path) -> Result<(), String> {
+pub(super) fn import(archive: &Path) -> Done {
     let name = archive.display();
     match ctr(&[], &["import".as_ref(), archive.as_ref()]) {
         Ok(output) if output.status.success() => Ok(()),

@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 
-use self::host::{Host, write_into};
+use self::host::{Done, Host, write_into};
 use self::servers::Servers;
 use self::steps::Node;
 use super::status::timeout;
@@ -88,14 +88,14 @@ pub fn uninstall(arguments: &UninstallArguments) -> ExitCode {
     ended(&arguments.how, true, uninstalled(arguments))
 }
 
-fn ended(how: &How, asks: bool, work: impl Future<Output = Result<(), String>>) -> ExitCode {
+fn ended(how: &How, asks: bool, work: impl Future<Output = Done>) -> ExitCode {
     if !may_ask(!asks || how.yes || how.dry_run, "changes files") {
         return ExitCode::from(USAGE);
     }
     exit_code(block_on(work).map(|()| true))
 }
 
-async fn installed(arguments: &InstallArguments) -> Result<(), String> {
+async fn installed(arguments: &InstallArguments) -> Done {
     let Platform::Kubeadm = arguments.platform;
     let how = &arguments.how;
     let host = Host::new(&how.root);
@@ -103,16 +103,16 @@ async fn installed(arguments: &InstallArguments) -> Result<(), String> {
     if arguments.image_archive.is_some() {
         options.image.get_or_insert_with(|| IMAGE.to_owned());
     }
-    let (mut from, mut plan, mut settings) = planned_on(&host, &options, 1)?;
+    let (mut plan, mut settings) = planned_on(&host, &options, 1)?;
     let servers = Servers::new(&settings)?;
     // A first look that changes nothing needs no etcd.
     if let Ok(count @ 2..) = servers.count().await {
-        (from, plan, settings) = planned_on(&host, &options, count)?;
+        (plan, settings) = planned_on(&host, &options, count)?;
     }
     for warning in &plan.warnings {
         complain(format_args!("note: {warning}"));
     }
-    let to = plan.state;
+    let (from, to) = (plan.before, plan.state);
     if let Some(directory) = &arguments.output_dir {
         let files = [CONFIG, APISERVER, PODS[0]].map(|name| (name.to_owned(), text(&to, name)));
         let files = files.into_iter().filter(|(_, text)| !text.is_empty());
@@ -153,11 +153,11 @@ async fn installed(arguments: &InstallArguments) -> Result<(), String> {
     say("The proxy is ready, and other servers see it. To look: kube-interop-proxy status\n")
 }
 
-async fn uninstalled(arguments: &UninstallArguments) -> Result<(), String> {
+async fn uninstalled(arguments: &UninstallArguments) -> Done {
     let Platform::Kubeadm = arguments.platform;
     let how = &arguments.how;
     let host = Host::new(&how.root);
-    let (from, _, settings) = planned_on(&host, &Options::default(), 1)?;
+    let (Plan { before: from, .. }, settings) = planned_on(&host, &Options::default(), 1)?;
     let to = State::new(None, Vec::new(), from.plain()?);
     if !may_be_changed(&host, how, &from, &to)? {
         return Ok(());
@@ -189,21 +189,13 @@ async fn uninstalled(arguments: &UninstallArguments) -> Result<(), String> {
 
 /// What `install` would make of this node, and the settings with paths of this machine. Reads only.
 pub(super) fn planned() -> Result<(Plan, Config), String> {
-    let host = Host::new(Path::new("/"));
-    let (_, plan, settings) = planned_on(&host, &Options::default(), 1)?;
-    Ok((plan, settings))
+    planned_on(&Host::new(Path::new("/")), &Options::default(), 1)
 }
 
-/// What stands there, what is to stand there, and its settings with paths of this machine.
-fn planned_on(
-    host: &Host,
-    options: &Options,
-    servers: usize,
-) -> Result<(State, Plan, Config), String> {
-    let node = host.node(servers)?;
-    let plan = install::plan(&node, options)?;
+fn planned_on(host: &Host, options: &Options, servers: usize) -> Result<(Plan, Config), String> {
+    let plan = install::plan(&host.node(servers)?, options)?;
     let settings = plan.settings_with(|file| host.path(file))?;
-    Ok((node.state(), plan, settings))
+    Ok((plan, settings))
 }
 
 /// Shows what would be changed. `false`: that was all.
@@ -215,11 +207,9 @@ fn may_be_changed(host: &Host, how: &How, from: &State, to: &State) -> Result<bo
     Ok(!how.dry_run)
 }
 
-fn confirm(how: &How) -> Result<(), String> {
-    match how.yes || ask("Change these files?")? {
-        true => Ok(()),
-        false => Err("nothing was changed".to_owned()),
-    }
+fn confirm(how: &How) -> Done {
+    let sure = how.yes || ask("Change these files?")?;
+    sure.then_some(()).ok_or("nothing was changed".to_owned())
 }
 
 /// The text of this file; that of the first own pod is the text of all own pods.
@@ -254,7 +244,7 @@ fn shown(from: &State, to: &State) -> Result<String, String> {
 }
 
 /// The node itself is changed by root, and kubelet must be there to see it.
-fn may_change(host: &Host) -> Result<(), String> {
+fn may_change(host: &Host) -> Done {
     if !host.is_whole() {
         return Ok(());
     }
@@ -263,8 +253,6 @@ fn may_change(host: &Host) -> Result<(), String> {
     }
     let processes = std::fs::read_dir("/proc").into_iter().flatten().flatten();
     let mut names = processes.filter_map(|it| std::fs::read_to_string(it.path().join("comm")).ok());
-    match names.any(|name| name.trim() == "kubelet") {
-        true => Ok(()),
-        false => Err("no kubelet runs here: nobody would start what the manifests say".to_owned()),
-    }
+    let runs = names.any(|name| name.trim() == "kubelet").then_some(());
+    Ok(runs.ok_or("no kubelet runs here: nobody would start what the manifests say")?)
 }

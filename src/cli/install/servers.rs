@@ -1,6 +1,6 @@
 //! What etcd knows of other servers, and the lock that lets one node change at a time.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -28,12 +28,8 @@ pub(super) struct Servers {
     own: SocketAddr,
 }
 
-/// A server as it is known: records outlive servers.
-struct Known {
-    id: String,
-    record: Record,
-    live: Option<LiveKey>,
-}
+/// A server as it is known, by its ID: records outlive servers.
+type Known = (String, Record, Option<LiveKey>);
 
 impl Servers {
     /// `config`: with paths of files that can be read here.
@@ -60,12 +56,11 @@ impl Servers {
     async fn known(&self) -> Result<(Vec<Known>, Vec<Known>), String> {
         let [records, lives] = self.etcd.list([Topic::Servers, Topic::Live]).await?;
         let mut lives: HashMap<_, _> = decoded(&lives, json::read).collect();
-        let known = decoded(&records, json::read).map(|(id, record)| Known {
-            live: lives.remove(&id),
-            record,
-            id,
+        let known = decoded(&records, json::read).map(|(id, record)| {
+            let live = lives.remove(&id);
+            (id, record, live)
         });
-        Ok(known.partition(|it| it.record.endpoint == self.own))
+        Ok(known.partition(|(_, record, _): &Known| record.endpoint == self.own))
     }
 
     /// Other servers that do not serve now.
@@ -77,18 +72,18 @@ impl Servers {
     /// Whether others, who read the same, see that this server serves.
     pub(super) async fn is_seen(&self) -> Result<bool, String> {
         let (own, _) = self.known().await?;
-        let mut lives = own.iter().filter_map(|it| it.live.as_ref());
+        let mut lives = own.iter().filter_map(|(_, _, live)| live.as_ref());
         Ok(lives.any(|live| live.initialized && live.ready))
     }
 
     /// What other servers serve and this one does not, which its clients would not reach without the proxy.
     pub(super) async fn only_others_serve(&self) -> Result<Vec<String>, String> {
         let (own, others) = self.known().await?;
-        let own = own.iter().map(|it| &it.record);
-        let lines = others.iter().filter_map(|other| {
-            other.live.as_ref()?;
-            let only = only_in(&other.record, own.clone());
-            let (name, names) = (other.name(), plain_list(only.iter().map(|(name, _)| name)));
+        let own = own.iter().map(|(_, record, _)| record);
+        let alive = others.iter().filter(|(_, _, live)| live.is_some());
+        let lines = alive.filter_map(|(id, record, _)| {
+            let only = only_in(record, own.clone());
+            let (name, names) = (name(id, record), plain_list(only.iter().map(|it| &it.0)));
             let line = format!("{name} serves what kube-apiserver here does not: {names}");
             (!only.is_empty()).then_some(line)
         });
@@ -132,8 +127,8 @@ impl Servers {
     /// Deletes the record of this server, which would outlive it.
     pub(super) async fn forget_own(&self) -> Result<(), String> {
         let (own, _) = self.known().await?;
-        for own in own.iter().filter(|it| it.live.is_none()) {
-            let key = self.etcd.keys.of(Topic::Servers) + &own.id;
+        for (id, ..) in own.iter().filter(|(_, _, live)| live.is_none()) {
+            let key = self.etcd.keys.of(Topic::Servers) + id;
             let delete =
                 async |mut client: Client| client.delete(key.as_str(), None).await.map_err(failed);
             self.etcd.ask(delete).await?;
@@ -144,26 +139,22 @@ impl Servers {
 
 /// A server that is back under another ID has left a record, which ends by itself.
 fn waiting_for(others: &[Known]) -> Vec<String> {
-    let is_back = |gone: &Known| {
-        let mut others = others.iter();
-        others.any(|it| it.live.is_some() && it.record.endpoint == gone.record.endpoint)
-    };
-    let waiting = others.iter().filter_map(|it| {
-        let state = match &it.live {
+    let alive = others.iter().filter(|(_, _, live)| live.is_some());
+    let alive: HashSet<_> = alive.map(|(_, record, _)| record.endpoint).collect();
+    let waiting = others.iter().filter_map(|(id, record, live)| {
+        let state = match live {
             Some(live) if live.ready => return None,
             Some(_) => "is not ready",
-            None if is_back(it) => return None,
+            None if alive.contains(&record.endpoint) => return None,
             None => "is absent (if it will not come back: kube-interop-proxy forget)",
         };
-        Some(format!("{} {state}", it.name()))
+        Some(format!("{} {state}", name(id, record)))
     });
     waiting.collect()
 }
 
-impl Known {
-    fn name(&self) -> String {
-        format!("{} at {}", plain(&self.id), self.record.endpoint)
-    }
+fn name(id: &str, record: &Record) -> String {
+    format!("{} at {}", plain(id), record.endpoint)
 }
 
 #[cfg(test)]
@@ -174,13 +165,13 @@ mod tests {
 
     #[test]
     fn nobody_waits_for_an_id_under_which_a_server_was_known_before() {
-        let known = |id: &str, endpoint: &str, ready: Option<bool>| Known {
-            id: id.to_owned(),
-            record: from_value(json!({"endpoint": endpoint, "resources": {}})).unwrap(),
-            live: ready.map(|ready| {
+        let known = |id: &str, endpoint: &str, ready: Option<bool>| -> Known {
+            let record = from_value(json!({"endpoint": endpoint, "resources": {}})).unwrap();
+            let live = ready.map(|ready| {
                 let live = json!({"endpoint": endpoint, "initialized": true, "ready": ready});
                 from_value(live).unwrap()
-            }),
+            });
+            (id.to_owned(), record, live)
         };
         let (a, b) = ("10.0.0.11:6443", "10.0.0.12:6443");
         let mut others = vec![known("old", a, None), known("new", a, Some(true))];

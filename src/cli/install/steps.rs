@@ -1,6 +1,5 @@
 //! The steps of a change: the lock among the nodes, the files, until what they say runs, and back if it does not.
 
-use std::collections::HashSet;
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -8,7 +7,7 @@ use http::StatusCode;
 use tokio::time::{Instant, sleep};
 
 use super::change::begin;
-use super::host::{BEFORE, Host};
+use super::host::{BEFORE, Done, Host};
 use super::image;
 use super::servers::{LOCK_RENEWAL, Servers};
 use crate::cli::doctor::peers_maker;
@@ -30,9 +29,6 @@ const TIME_TO_STOP: Duration = Duration::from_secs(45);
 /// As long as kubelet may take to start what it has tried in vain for a while.
 const TIME_TO_RETURN: Duration = Duration::from_secs(120);
 
-/// Why it is to be asked again.
-type Lacking = Result<(), String>;
-
 /// A node that is to be changed.
 pub(super) struct Node {
     pub(super) host: Host,
@@ -49,10 +45,7 @@ pub(super) struct Node {
 
 impl Node {
     /// One node at a time, and none while another is not ready.
-    pub(super) async fn with_lock(
-        &self,
-        work: impl AsyncFnOnce() -> Result<(), String>,
-    ) -> Result<(), String> {
+    pub(super) async fn with_lock(&self, work: impl AsyncFnOnce() -> Done) -> Done {
         let Some(servers) = &self.servers else {
             return work().await;
         };
@@ -73,13 +66,13 @@ impl Node {
     }
 
     /// Waits for a proxy that was put in before.
-    pub(super) async fn runs(&self) -> Result<(), String> {
+    pub(super) async fn runs(&self) -> Done {
         until(self.timeout, async || self.proxy_serves().await).await?;
         self.host.done(&self.to)
     }
 
     /// Puts the proxy in, or everything back.
-    pub(super) async fn put_in(&self) -> Result<(), String> {
+    pub(super) async fn put_in(&self) -> Done {
         self.prepare()?;
         let (from, to) = (&self.from, &self.to);
         // It is replaced with the pod that it is in.
@@ -88,10 +81,8 @@ impl Node {
         // Until it ends, the one from before answers at the admin port.
         let mut is_before = is_replaced && self.proxy_answers().await;
         let on_loopback = self.settings.api_server.address;
-        let apiserver = match from.apiserver() == to.apiserver() {
-            true => HashSet::new(),
-            false => process::listening_at(on_loopback),
-        };
+        let is_another = from.apiserver() != to.apiserver();
+        let apiserver = process::listening_at(on_loopback);
         let mut begun = None;
         let lacking = async || {
             let begun: Instant = *begun.get_or_insert_with(Instant::now);
@@ -102,7 +93,7 @@ impl Node {
             }
             ready?;
             let is_there = !apiserver.is_disjoint(&process::listening_at(on_loopback));
-            if is_there && begun.elapsed() < TIME_TO_STOP {
+            if is_another && is_there && begun.elapsed() < TIME_TO_STOP {
                 return Err("kubelet has not stopped the kube-apiserver from before yet".to_owned());
             }
             self.is_seen().await
@@ -119,8 +110,8 @@ impl Node {
         from: &State,
         to: &State,
         limit: Duration,
-        mut lacking: impl AsyncFnMut() -> Lacking,
-    ) -> Result<(), String> {
+        mut lacking: impl AsyncFnMut() -> Done,
+    ) -> Done {
         let begun = Instant::now();
         let mut early = begin(&self.host, from, to)?;
         // Nothing makes room for what may never start. kubelet fetches the image of a pod that is there.
@@ -138,22 +129,20 @@ impl Node {
         until(limit.saturating_sub(begun.elapsed()), lacking).await
     }
 
-    pub(super) fn image_is_there(&self) -> Lacking {
+    pub(super) fn image_is_there(&self) -> Done {
         self.image.as_deref().map_or(Ok(()), image::is_there)
     }
 
     /// Nothing is changed if it fails.
-    fn prepare(&self) -> Result<(), String> {
+    fn prepare(&self) -> Done {
         if self.host.node(1)?.state() != self.from {
-            let why =
-                "somebody changed the files meanwhile; nothing was changed here, call it again";
-            return Err(why.to_owned());
+            Err("somebody changed the files meanwhile; nothing was changed here, call it again")?;
         }
         self.host.prepare()?;
         self.host.keep(&self.from)
     }
 
-    async fn put_back(&self, why: String) -> Result<(), String> {
+    async fn put_back(&self, why: String) -> Done {
         complain(format_args!("{why}; everything is put back"));
         let (now, before) = self.before()?;
         let had_proxy = before.has_proxy()?;
@@ -187,7 +176,7 @@ impl Node {
     }
 
     /// Takes the proxy out.
-    pub(super) async fn take_out(&self) -> Result<(), String> {
+    pub(super) async fn take_out(&self) -> Done {
         self.prepare()?;
         let lacking = async || match self.proxy_answers().await {
             true => Err("the proxy has not ended yet".to_owned()),
@@ -208,7 +197,7 @@ impl Node {
     }
 
     /// One that tells whether it is ready to nobody whom it does not know is.
-    async fn apiserver_serves(&self) -> Lacking {
+    async fn apiserver_serves(&self) -> Done {
         let address = self.address();
         let failed = |why: String| format!("kube-apiserver at {address}: {why}");
         let maker = peers_maker(&self.settings).map_err(|error| failed(error.to_string()))?;
@@ -224,7 +213,7 @@ impl Node {
         fetch::get(&admin, "/readyz").await.is_ok()
     }
 
-    async fn proxy_is_ready(&self) -> Lacking {
+    async fn proxy_is_ready(&self) -> Done {
         let admin = self.settings.admin.bind_address;
         let answer = fetch::get(&admin.to_string(), "/readyz?verbose").await;
         let answer = answer.map_err(|error| format!("the proxy's admin port {admin}: {error}"))?;
@@ -236,7 +225,7 @@ impl Node {
         }
     }
 
-    async fn is_seen(&self) -> Lacking {
+    async fn is_seen(&self) -> Done {
         match &self.servers {
             Some(servers) if !servers.is_seen().await? => {
                 Err("other servers do not see this one in etcd yet".to_owned())
@@ -246,20 +235,20 @@ impl Node {
     }
 
     /// The proxy, as others see it.
-    async fn proxy_serves(&self) -> Lacking {
+    async fn proxy_serves(&self) -> Done {
         self.proxy_is_ready().await?;
         self.is_seen().await
     }
 }
 
-async fn until(limit: Duration, mut lacking: impl AsyncFnMut() -> Lacking) -> Result<(), String> {
+async fn until(limit: Duration, mut lacking: impl AsyncFnMut() -> Done) -> Done {
     let lacking = async || lacking().await.err().into_iter().collect::<Vec<_>>();
     let ended = until_nothing_lacks(limit, PAUSE, lacking).await;
     ended.map_err(|why| format!("not within --timeout: {why}"))
 }
 
 /// Why this node may not be changed yet; then it holds no lock.
-async fn may_begin(servers: &Servers) -> Lacking {
+async fn may_begin(servers: &Servers) -> Done {
     let why = match servers.lock().await? {
         Some(owner) => format!("another node is changed: {owner}"),
         None => {
