@@ -38,6 +38,9 @@ use crate::tls::credentials::{Credentials, Current, Trust};
 /// Largest body that is read, in bytes. The largest discovery documents have some hundred KiB.
 const MAX_BODY: usize = 64 << 20;
 
+/// How the proxy calls itself.
+const NAME: &str = concat!("kube-interop-proxy/", env!("CARGO_PKG_VERSION"));
+
 /// A connection to the server.
 struct Connection {
     sender: SendRequest<Full<Bytes>>,
@@ -196,10 +199,7 @@ impl ClientMaker {
             .method(method)
             .uri(path)
             .header(HOST, self.name.to_str().as_ref())
-            .header(
-                USER_AGENT,
-                concat!("kube-interop-proxy/", env!("CARGO_PKG_VERSION")),
-            )
+            .header(USER_AGENT, NAME)
             .header(ACCEPT, media_type::JSON);
         if body.is_some() {
             request = request.header(CONTENT_TYPE, media_type::JSON);
@@ -295,12 +295,9 @@ impl Client {
         time: Duration,
     ) -> Result<ClientResponse, ClientError> {
         // A connection with an unfinished exchange cannot be reused: `exchange` puts it back only at its end.
-        let outcome = tokio::time::timeout(time, self.exchange(request))
-            .await
-            .unwrap_or(Err(ClientError::Timeout(time)));
-        if let Err(error) = &outcome
-            && is_cut(error)
-        {
+        let outcome = tokio::time::timeout(time, self.exchange(request)).await;
+        let outcome = outcome.unwrap_or(Err(ClientError::Timeout(time)));
+        if outcome.as_ref().is_err_and(|error| is_cut(error)) {
             self.end = Some(ConnectionEnd::Broken);
         }
         outcome
@@ -362,16 +359,12 @@ impl ConnectionEnd {
 /// Whether the connection was cut without close_notify.
 fn is_cut(error: &(dyn std::error::Error + 'static)) -> bool {
     use io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, UnexpectedEof};
-    let cuts = [
-        UnexpectedEof,
-        ConnectionReset,
-        ConnectionAborted,
-        BrokenPipe,
-    ];
     let mut sources = std::iter::successors(Some(error), |error| error.source());
     sources.any(|error| {
-        let error = error.downcast_ref().map(io::Error::kind);
-        error.is_some_and(|kind| cuts.contains(&kind))
+        matches!(
+            error.downcast_ref().map(io::Error::kind),
+            Some(UnexpectedEof | ConnectionReset | ConnectionAborted | BrokenPipe)
+        )
     })
 }
 
