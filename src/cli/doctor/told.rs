@@ -11,15 +11,13 @@ use crate::config::{Problem, ProblemKind};
 struct Row {
     level: Level,
     code: u16,
-    title: Option<&'static str>,
     what: &'static str,
     advice: Option<&'static str>,
 }
 
-/// Functions that make a [`Finding`] about a subject. Words in braces are further arguments. The title is for those whose
-/// words come from elsewhere.
+/// Functions that make a [`Finding`] about a subject. Words in braces are further arguments.
 macro_rules! findings {
-    ($($level:ident $code:literal $name:ident($($word:ident),*) $what:literal $(=> $advice:literal)? $(as $title:literal)?;)*) => {
+    ($($level:ident $code:literal $name:ident($($word:ident),*) $what:literal $(=> $advice:literal)?;)*) => {
         $(pub fn $name(about: impl Display, $($word: impl Display),*) -> Finding {
             Finding {
                 level: Level::$level,
@@ -34,7 +32,6 @@ macro_rules! findings {
         const ROWS: &[Row] = &[$(Row {
             level: Level::$level,
             code: $code,
-            title: first(&[$($title)?]),
             what: $what,
             advice: first(&[$($advice)?]),
         }),*];
@@ -66,17 +63,14 @@ pub fn misconfigured(about: impl Display, problem: &Problem) -> Finding {
 findings! {
     // The configuration. `problem` names the key and its line.
     Ok 1 no_problems() "no problems";
-    Problem 2 unreadable(problem) "{problem}" => "make the file readable, or name another one with --config"
-        as "The configuration file cannot be read";
-    Problem 3 not_yaml(problem) "{problem}" => "correct it there; config.example.yaml is a complete file"
-        as "The configuration file is not YAML, is empty, or is too large";
-    Problem 4 unknown_key(problem) "{problem}" => "correct its name, or remove it" as "An unknown key";
-    Problem 5 missing_key(problem) "{problem}" => "add it" as "A required key or value is missing";
-    Problem 6 repeated(problem) "{problem}" => "remove one" as "A key or value is repeated";
-    Problem 7 wrong_value(problem) "{problem}" => "correct it there" as "A value is not allowed";
-    Problem 8 contradiction(problem) "{problem}" => "correct one of the two" as "Two values contradict each other";
-    Problem 9 unusable_file(problem) "{problem}" => "replace the file, or name another one"
-        as "A certificate, key or CA file cannot be used";
+    Problem 2 unreadable(problem) "{problem}" => "make the file readable, or name another one with --config";
+    Problem 3 not_yaml(problem) "{problem}" => "correct it there; config.example.yaml is a complete file";
+    Problem 4 unknown_key(problem) "{problem}" => "correct its name, or remove it";
+    Problem 5 missing_key(problem) "{problem}" => "add it";
+    Problem 6 repeated(problem) "{problem}" => "remove one";
+    Problem 7 wrong_value(problem) "{problem}" => "correct it there";
+    Problem 8 contradiction(problem) "{problem}" => "correct one of the two";
+    Problem 9 unusable_file(problem) "{problem}" => "replace the file, or name another one";
 
     // Certificates.
     Problem 10 expired(end) "expired on {end}" => "renew it";
@@ -95,20 +89,17 @@ findings! {
     // Connections. `server` is etcd, for example; the others are keys of the configuration, or say where a server has its own.
     Problem 20 refused(server, address) "connection refused" => "start {server} there, or correct {address}";
     Problem 21 timed_out(server) "no answer in time" => "check whether {server} there hangs, or a firewall blocks it";
-    Problem 22 no_use(why, address, server) "{why}" => "check that {address} leads to {server}, and read its log"
-        as "A server cannot be used";
+    Problem 22 no_use(why, address, server) "{why}" => "check that {address} leads to {server}, and read its log";
     Problem 23 certificate_refused(certificate, alert, server) "it rejects {certificate} ({alert})"
         => "set {certificate} to a valid certificate, signed by a CA that {server} trusts for clients";
     Problem 24 unknown_authority(authority, serving) "its certificate is signed by no CA of {authority}"
         => "put the CA that signed {serving} into {authority}";
-    Problem 25 wrong_name(why, serving, key) "{why}" => "add the name to {serving}, or set {key} to one that it has"
-        as "A certificate does not have the name that is expected";
+    Problem 25 wrong_name(why, serving, key) "{why}" => "add the name to {serving}, or set {key} to one that it has";
     Problem 26 bad_certificate(why, serving) "its certificate cannot be used: {why}"
         => "renew {serving}, or correct the clock here or there";
 
     // Endpoints of etcd.
-    Ok 30 answers(version) "{version}"
-        as "etcd answers";
+    Ok 30 answers(version) "{version}";
     Problem 31 no_leader(version) "{version}, without a leader: most members are down"
         => "start the other members, and check that they reach each other";
     Problem 32 alarm(text) "it reports: {text}"
@@ -138,15 +129,12 @@ findings! {
     // The local apiserver.
     Problem 50 circle() "a kube-interop-proxy listens there, not a kube-apiserver: requests would go in a circle"
         => "set apiServer.address to the kube-apiserver's own (--bind-address and --secure-port)";
-    Ok 51 ready(version) "{version}"
-        as "The kube-apiserver is ready";
+    Ok 51 ready(version) "{version}";
     Problem 52 not_ready(version, status) "{version}, not ready: /readyz says {status}"
         => "wait for its start, and read its log if that takes long";
     Ok 53 accepts() "accepts this proxy's front-proxy credentials, and has the same header names";
-    Problem 54 rejects(what, advice) "{what}" => "{advice}"
-        as "The kube-apiserver rejects this proxy's front-proxy credentials, or reads other headers";
-    Warning 55 differs(what, advice) "{what}" => "{advice}"
-        as "The kube-apiserver recognises users by other headers too";
+    Problem 54 rejects(what, advice) "{what}" => "{advice}";
+    Warning 55 differs(what, advice) "{what}" => "{advice}";
     Problem 56 acceptance_unknown(why) "could not be asked whether it accepts this proxy's front-proxy credentials: {why}"
         => "read its log";
     Problem 57 no_discovery() "its discovery cannot be read"
@@ -210,26 +198,22 @@ findings! {
 
     // Clocks.
     Warning 100 clock_off(by) "{by} this machine's"
-        => "synchronize both machines' clocks with one time service (chrony, ntpd)"
-        as "A clock is off";
+        => "synchronize both machines' clocks with one time service (chrony, ntpd)";
     Problem 101 clock_wrong(by) "{by} this machine's"
-        => "synchronize both machines' clocks with one time service (chrony, ntpd)"
-        as "A clock is wrong";
+        => "synchronize both machines' clocks with one time service (chrony, ntpd)";
 
     // A node before the proxy is installed.
     Ok 110 installable(layout) "kube-apiserver's manifest can be changed; the proxy would run as {layout}";
-    Problem 111 not_installable(why) "{why}" => "change that first; install kubeadm would fail for the same reason"
-        as "install kubeadm cannot change the node";
-    Warning 112 to_know(why) "{why}" => "check whether that is intended; install kubeadm --dry-run shows the files"
-        as "What install kubeadm would warn of";
+    Problem 111 not_installable(why) "{why}" => "change that first; install kubeadm would fail for the same reason";
+    Warning 112 to_know(why) "{why}" => "check whether that is intended; install kubeadm --dry-run shows the files";
     Problem 113 too_old(version) "{version}: the proxy is for Kubernetes 1.20 and later" => "upgrade it first";
     Ok 114 held(program) "{program} listens there, as it should before install";
     Warning 115 held_by_other(program) "{program} listens there"
         => "if that is at an address of the proxy: stop it, or give it another port";
     Ok 116 free_port() "free";
-    Ok 117 kubelet(version) "{version} runs" as "A kubelet runs";
-    Problem 118 no_kubelet(why) "{why}" => "start kubelet, and read its log" as "No healthy kubelet runs";
-    Ok 119 runtime(socket) "{socket} takes connections" as "A container runtime runs";
+    Ok 117 kubelet(version) "{version} runs";
+    Problem 118 no_kubelet(why) "{why}" => "start kubelet, and read its log";
+    Ok 119 runtime(socket) "{socket} takes connections";
     Problem 120 no_runtime(sockets) "none of {sockets} takes connections" => "start containerd or CRI-O, and read its log";
 
     // What could not be looked at.
