@@ -63,10 +63,8 @@ fn checked(arguments: &CheckArguments) -> Result<bool, String> {
 
 /// `None`: the file at `path` has problems, which were printed.
 pub fn problems_printed<T>(path: &Path, result: Result<T, Vec<Problem>>) -> Option<T> {
-    let print = |problems| {
-        of_file(path, Some(problems))
-            .iter()
-            .for_each(terminal::complain)
-    };
-    result.map_err(print).ok()
+    let found = result.map_err(|problems| of_file(path, Some(problems)));
+    found
+        .map_err(|found| found.iter().for_each(terminal::complain))
+        .ok()
 }

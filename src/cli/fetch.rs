@@ -37,11 +37,9 @@ pub(super) enum FetchError {
 }
 
 /// Checks a `HOST:PORT` of the command line.
-pub(super) fn address(text: &str) -> Result<String, String> {
-    match is_host_and_port(text) {
-        true => Ok(text.to_owned()),
-        false => Err("is not HOST:PORT such as 127.0.0.1:6450".to_owned()),
-    }
+pub(super) fn address(text: &str) -> Result<String, &'static str> {
+    let address = is_host_and_port(text).then(|| text.to_owned());
+    address.ok_or("is not HOST:PORT such as 127.0.0.1:6450")
 }
 
 /// The status document as the proxy wrote it, and what this version knows of it.

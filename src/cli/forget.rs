@@ -42,11 +42,10 @@ pub struct ForgetArguments {
 }
 
 /// Checks a server ID of the command line: it becomes part of etcd's keys.
-fn server_id(text: &str) -> Result<String, String> {
-    match text.is_empty() || text.contains('/') || text.contains(char::is_control) {
-        true => Err("is not a server ID: one is not empty and has no slash in it".to_owned()),
-        false => Ok(text.to_owned()),
-    }
+fn server_id(text: &str) -> Result<String, &'static str> {
+    let is_id = !text.is_empty() && !text.contains('/') && !text.contains(char::is_control);
+    let id = is_id.then(|| text.to_owned());
+    id.ok_or("is not a server ID: one is not empty and has no slash in it")
 }
 
 pub fn run(arguments: &ForgetArguments) -> ExitCode {

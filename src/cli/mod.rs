@@ -29,13 +29,9 @@ const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Of a command that has ended well or not, or that says why it failed.
 pub fn exit_code(ended: Result<bool, String>) -> ExitCode {
-    match ended {
+    match ended.map_err(terminal::complain) {
         Ok(true) => ExitCode::SUCCESS,
-        Ok(false) => ExitCode::FAILURE,
-        Err(why) => {
-            terminal::complain(why);
-            ExitCode::FAILURE
-        }
+        Ok(false) | Err(()) => ExitCode::FAILURE,
     }
 }
 

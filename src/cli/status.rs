@@ -38,8 +38,8 @@ pub struct StatusArguments {
 }
 
 /// Checks a duration of the command line.
-pub fn timeout(text: &str) -> Result<Duration, String> {
-    duration::parse(text).ok_or_else(|| "no duration such as 90s or 5m".to_owned())
+pub fn timeout(text: &str) -> Result<Duration, &'static str> {
+    duration::parse(text).ok_or("no duration such as 90s or 5m")
 }
 
 /// Output of the command.

@@ -13,23 +13,20 @@ use crate::local::process;
 
 /// What cannot be read is left out.
 pub fn unserved(config: &Config) -> Option<Finding> {
-    let own = held().into_iter().map(|(_, ip)| ip);
+    let own: Vec<_> = held().into_iter().map(|(_, ip)| ip).collect();
     let listeners = process::listeners(config.serving.bind_address.port());
-    unserved_of(config, own, &listeners)
+    unserved_of(config, &own, &listeners)
 }
 
 /// `own`: addresses of this machine; `listeners`: where something listens on the port of the proxy.
-fn unserved_of(
-    config: &Config,
-    own: impl Iterator<Item = IpAddr>,
-    listeners: &[IpAddr],
-) -> Option<Finding> {
+fn unserved_of(config: &Config, own: &[IpAddr], listeners: &[IpAddr]) -> Option<Finding> {
     let serving = &config.serving;
     let port = serving.bind_address.port();
     let bound = [serving.bind_address, config.api_server.address];
     let bound = bound.iter().chain(&serving.additional_bind_addresses);
     let bound = bound.filter(|address| address.port() == port);
     let bound: BTreeSet<_> = bound.map(|address| address.ip().to_canonical()).collect();
+    let own = own.iter().copied();
     let unserved = own.filter(|address| is_for_clients(address) && !bound.contains(address));
     let unserved = unserved.filter(|it| listeners.iter().any(|bound| takes(*bound, *it)));
     let unserved: BTreeSet<_> = unserved.map(|it| SocketAddr::new(it, port)).collect();
@@ -63,9 +60,9 @@ mod tests {
         let key = "additionalBindAddresses: ";
         let text = EXAMPLE.replace(&format!("{key}[]"), &format!("{key}{additional}"));
         let config = crate::config::parse(&text).unwrap();
-        let own = OWN.iter().map(|ip| ip.parse().unwrap());
+        let own = OWN.map(|ip| ip.parse().unwrap());
         let listening: Vec<_> = listening.iter().map(|ip| ip.parse().unwrap()).collect();
-        unserved_of(&config, own, &listening).map(|finding| finding.to_string())
+        unserved_of(&config, &own, &listening).map(|finding| finding.to_string())
     }
 
     #[test]

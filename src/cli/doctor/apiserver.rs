@@ -110,8 +110,7 @@ fn findings(config: &Config, reading: &FileSnapshot<'_>, observed: Observed) -> 
     if leaves_it && lead_to(&endpoints, config.api_server.address) {
         findings.push(told::bypassed(&about));
     }
-    let published = &authentication["data"];
-    findings.extend(authorities(&about, config, reading, published));
+    findings.extend(authorities(config, reading, &authentication["data"]));
     findings.extend(observed.clock);
     findings
 }
@@ -154,12 +153,7 @@ fn lead_to(endpoints: &Value, address: SocketAddr) -> bool {
 
 /// Compares the proxy's client CAs with those that the apiserver publishes. It also publishes CAs from earlier starts, so a
 /// difference means little. Without any common CA, one of the two rejects every client.
-fn authorities(
-    about: &str,
-    config: &Config,
-    reading: &FileSnapshot<'_>,
-    published: &Value,
-) -> Vec<Finding> {
+fn authorities(config: &Config, reading: &FileSnapshot<'_>, published: &Value) -> Vec<Finding> {
     let serving = &config.serving;
     let users = ("client-ca-file", &serving.client_ca_file);
     let proxies = &serving.request_header_client_ca_file;
@@ -168,6 +162,7 @@ fn authorities(
         let theirs = published[flag].as_str().unwrap_or_default();
         let theirs = pem::client_roots(&pem::parse_certs(theirs.as_bytes()).ok()?).ok()?;
         let ours = reading.client_roots(file).ok()?;
+        let about = about(config);
         (!ours.shares_authority(&theirs)).then(|| told::other_authorities(about, flag, key))
     });
     told.into_iter().flatten().collect()

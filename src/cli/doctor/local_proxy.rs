@@ -87,11 +87,8 @@ impl LocalProxy {
         let is_proxy = probe::within(PATIENCE, probe::is_proxy(maker, address)).await;
         let after = self.refusals(config).await;
         match is_proxy {
-            Ok(true) if self.none_runs => Some(told::leads_to_another_proxy(about, key)),
-            Ok(true) => Some(match after? > before? {
-                true => told::leads_here(about),
-                false => told::leads_to_another_proxy(about, key),
-            }),
+            Ok(true) if !self.none_runs && after? > before? => Some(told::leads_here(about)),
+            Ok(true) => Some(told::leads_to_another_proxy(about, key)),
             Ok(false) | Err(ConnectionFailure::NotTls) => Some(told::no_proxy(about, key)),
             Err(ConnectionFailure::Refused) => {
                 self.running.as_ref()?;

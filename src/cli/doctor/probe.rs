@@ -39,7 +39,6 @@ const HARMFUL: f64 = 60.0;
 pub type Maker = Arc<ClientMaker>;
 
 /// Names in messages: configuration keys of a connection, and where the server is configured.
-#[derive(Debug, Clone, Copy)]
 pub struct ConfigKeys {
     /// For example `etcd`.
     pub server: &'static str,
@@ -100,10 +99,9 @@ impl ConnectionFailure {
     fn caused_by(why: String) -> Self {
         let alert = why.split_once(ALERT).map_or("", |(_, alert)| alert);
         let mut refusals = ["Certificate", "UnknownCA", "AccessDenied", "DecryptError"].iter();
+        let is_refusal = refusals.any(|about| alert.contains(about));
         match &why {
-            _ if refusals.any(|about| alert.contains(about)) => {
-                Self::CertificateRefused(alert.to_owned())
-            }
+            _ if is_refusal => Self::CertificateRefused(alert.to_owned()),
             why if why.contains("Connection refused") => Self::Refused,
             why if why.contains("timed out") => Self::TimedOut,
             why if why.contains("corrupt message") => Self::NotTls,
@@ -142,7 +140,6 @@ impl ConnectionFailure {
 }
 
 /// What answers at an address.
-#[derive(Debug)]
 pub struct Observations<T> {
     pub is_proxy: bool,
     /// Of `/readyz`.

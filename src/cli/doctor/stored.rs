@@ -28,14 +28,7 @@ use crate::config::{BareServersMode, Config};
 /// A key name below each prefix that nothing writes: neither a server ID nor a Lease can have it.
 pub const UNUSED_NAME: &str = ".check";
 const PERMISSIONS: &str = "etcd permissions";
-/// What proxies write.
-const OURS: [Topic; 5] = [
-    Topic::Servers,
-    Topic::Live,
-    Topic::Draining,
-    Topic::Claims,
-    Topic::PeerEndpoints,
-];
+
 /// For everything below one prefix.
 const LISTING_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -57,6 +50,9 @@ pub struct Inventory {
 }
 
 pub async fn check(config: &Config, client: &Client) -> (Vec<Finding>, Inventory) {
+    use Topic::{Claims, Draining, Live, PeerEndpoints, Servers};
+    // What proxies write.
+    const OURS: [Topic; 5] = [Servers, Live, Draining, Claims, PeerEndpoints];
     let keys = EtcdKeys::new(&config.etcd.prefix, &config.identity.lease_namespaces);
     let ignored = config.rerouting.bare_servers == BareServersMode::Ignore;
     let topics = keys.topics();

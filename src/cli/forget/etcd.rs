@@ -29,12 +29,8 @@ pub(super) struct KnownServers {
 impl KnownServers {
     pub(super) async fn read(etcd: &EtcdAccess, id: &str) -> Result<Self, String> {
         // What announces life is read last: who comes back meanwhile is seen.
-        let topics = [
-            Topic::Servers,
-            Topic::Claims,
-            Topic::Live,
-            Topic::PeerEndpoints,
-        ];
+        use Topic::{Claims, Live, PeerEndpoints, Servers};
+        let topics = [Servers, Claims, Live, PeerEndpoints];
         let [records, claims, lives, entries] = etcd.list(topics).await?;
         let of = |items: &[EtcdItem]| items.iter().find(|item| item.key == id).cloned();
         let others = records.iter().filter(|other| other.key != id);
