@@ -3,8 +3,10 @@
 //!
 //! A proxy of its own pod is put there before the apiserver leaves its address, and taken away after the apiserver has it
 //! back. Who comes too early finds the address taken and ends. So that nobody waits until kubelet tries again, its manifest
-//! gets a note that goes away, and the pod is another one then, when the address is free.
+//! gets a note that goes away, and the pod is another one then, when the address is free. Whoever listens there by then
+//! may be that pod already: what counts is that nobody does who did before.
 
+use std::collections::HashSet;
 use std::net::SocketAddr;
 
 use super::host::{Done, Host};
@@ -12,12 +14,27 @@ use crate::install;
 use crate::install::state::{APISERVER, CONFIG, State};
 use crate::local::process;
 
-/// The file that has the note, and its text without.
-pub(super) struct Early<'s>(Option<&'s (String, String)>);
+/// What makes room for what comes too early.
+pub(super) struct Early<'s> {
+    /// The file that has the note, and its text without.
+    noted: Option<&'s (String, String)>,
+    address: SocketAddr,
+    /// The sockets that listened at the address before.
+    before: HashSet<u64>,
+}
 
 /// Writes everything but the apiserver's manifest. What runs goes on.
-pub(super) fn begin<'s>(host: &Host, from: &State, to: &'s State) -> Result<Early<'s>, String> {
-    let mut early = Early(None);
+pub(super) fn begin<'s>(
+    host: &Host,
+    address: SocketAddr,
+    from: &State,
+    to: &'s State,
+) -> Result<Early<'s>, String> {
+    let mut early = Early {
+        noted: None,
+        address,
+        before: process::listening_at(address),
+    };
     for file in to.files().iter().filter(|(name, _)| name != APISERVER) {
         let is_early = from.pods().is_empty() && file.0 != CONFIG;
         early.write(host, from, file, is_early)?;
@@ -55,18 +72,21 @@ impl<'s> Early<'s> {
         if !is_early {
             return host.write(name, text);
         }
-        self.0 = Some(file);
+        self.noted = Some(file);
         host.write(name, &install::restarted(text)?)
     }
 
-    /// Takes the note away once nobody listens at the address; until then it is called again.
-    pub(super) fn go_on(&mut self, host: &Host, address: SocketAddr) -> Done {
-        let Some((name, text)) = self.0 else {
+    /// Takes the note away once the address is free; until then it is called again.
+    pub(super) fn go_on(&mut self, host: &Host) -> Done {
+        let Some((name, text)) = self.noted else {
             return Ok(());
         };
-        if process::listening_at(address).is_empty() {
+        if self
+            .before
+            .is_disjoint(&process::listening_at(self.address))
+        {
             host.write(name, text)?;
-            self.0 = None;
+            self.noted = None;
         }
         Ok(())
     }
@@ -89,12 +109,36 @@ mod tests {
             std::fs::write(manifests.join(name), text).unwrap();
         }
         let host = Host::new(dir.path());
-        let mut change = begin(&host, &before, &after).unwrap();
+        let address = "127.0.0.1:1".parse().unwrap();
+        let mut change = begin(&host, address, &before, &after).unwrap();
         let there = |name: &str| std::fs::read_to_string(manifests.join(name)).ok();
         assert!(there("new.yaml").is_some() && there("old.yaml").is_some());
         assert_eq!(there(APISERVER).as_deref(), Some("old: apiserver\n"));
         change.replace(&host, &before, &after).unwrap();
         assert_eq!(there("old.yaml"), None);
         assert_eq!(there(APISERVER).as_deref(), Some("new: apiserver\n"));
+    }
+    #[test]
+    fn the_note_goes_once_others_listen_at_the_address_than_before() {
+        let dir = tempfile::tempdir().unwrap();
+        let manifests = dir.path().join("etc/kubernetes/manifests");
+        std::fs::create_dir_all(manifests.join("../kube-interop-proxy")).unwrap();
+        std::fs::create_dir_all(&manifests).unwrap();
+        let host = Host::new(dir.path());
+        let apiserver = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = apiserver.local_addr().unwrap();
+        let text = "metadata: {}\n".to_owned();
+        let pod = vec![("new.yaml".to_owned(), text.clone())];
+        let before = State::new(None, Vec::new(), "old: apiserver\n".to_owned());
+        let after = State::new(None, pod, "new: apiserver\n".to_owned());
+        let mut change = begin(&host, address, &before, &after).unwrap();
+        change.replace(&host, &before, &after).unwrap();
+        let there = || std::fs::read_to_string(manifests.join("new.yaml")).unwrap();
+        change.go_on(&host).unwrap();
+        assert!(there().contains("restarted"), "{}", there());
+        drop(apiserver);
+        let _proxy = std::net::TcpListener::bind(address).unwrap();
+        change.go_on(&host).unwrap();
+        assert_eq!(there(), text);
     }
 }

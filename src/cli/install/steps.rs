@@ -113,7 +113,7 @@ impl Node {
         mut lacking: impl AsyncFnMut() -> Done,
     ) -> Done {
         let begun = Instant::now();
-        let mut early = begin(&self.host, from, to)?;
+        let mut early = begin(&self.host, self.address(), from, to)?;
         // Nothing makes room for what may never start. kubelet fetches the image of a pod that is there.
         if *to == self.to && !to.pods().is_empty() && from.pods() != to.pods() {
             until(limit, async || self.image_is_there()).await?;
@@ -123,7 +123,7 @@ impl Node {
         }
         early.replace(&self.host, from, to)?;
         let lacking = async || {
-            early.go_on(&self.host, self.address())?;
+            early.go_on(&self.host)?;
             lacking().await
         };
         until(limit.saturating_sub(begun.elapsed()), lacking).await
