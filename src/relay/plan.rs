@@ -292,6 +292,14 @@ pub fn elsewhere(
     route.map(Box::new)
 }
 
+/// Whether this revision is of the history that etcd has now, as far as it is known: that of an apiserver reaches back to it.
+pub fn is_of_this_etcd(context: &RequestContext<'_>, revision: i64) -> bool {
+    let snapshot = context.shared.published.snapshot.load();
+    let mut servers = snapshot.servers.iter();
+    context.shared.local.history_start() <= revision
+        || servers.any(|server| !server.history_void && server.reaches(revision))
+}
+
 /// Where a watch goes whose server has stopped; `tried`: servers that do not go on with it. Nothing is asked of a server that is
 /// suspected to be frozen. If there is none, whether the local apiserver may come to be one.
 pub fn hand_over(

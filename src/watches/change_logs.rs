@@ -80,6 +80,14 @@ impl ChangeLogs {
         Some(log)
     }
 
+    /// As [`Self::register`], but with a log of these keys that is there already, even if it begins later: a client that comes
+    /// back with ever lower revisions opens no other.
+    pub fn any(&self, root: &str, revision: i64, restores: u64) -> Option<Arc<SharedChangeLog>> {
+        let any = lock(&self.logs).get(root).cloned();
+        let any = any.filter(|log| log.restores == restores);
+        any.or_else(|| self.register(root, revision, restores))
+    }
+
     /// Fills the logs that are opened. Runs until dropped.
     pub fn run(
         &self,
@@ -159,9 +167,9 @@ impl SharedChangeLog {
         state.needed = Some(state.needed.map_or(revision, |needed| needed.min(revision)));
     }
 
-    /// Waits until the log is complete up to etcd's revision when the watch was first opened.
-    pub async fn caught_up(&self) {
-        self.until(|| self.is_complete_through(0)).await;
+    /// Waits until the log [is](Self::is_complete_through) complete up to `revision`.
+    pub async fn complete_through(&self, revision: i64) {
+        self.until(|| self.is_complete_through(revision)).await;
     }
 
     /// Waits until the log is complete up to a later revision than now.

@@ -5,9 +5,9 @@ use std::future::poll_fn;
 
 use bytes::Bytes;
 use h2::SendStream;
-use http::Request;
 use http::header::{HeaderName, HeaderValue};
 use http::request::Parts;
+use http::{Request, Uri};
 use pingora_core::{ErrorType, OkOrErr};
 use tokio::sync::{Semaphore, SemaphorePermit};
 
@@ -72,6 +72,14 @@ impl Upload {
         }
         let sent = self.sent_header.as_ref().map(SentHeader::again);
         sent.or_err(ErrorType::InternalError, "the answer has begun")
+    }
+
+    /// The next server is asked for this instead.
+    pub fn ask_for(&mut self, target: Uri) {
+        let sent = self.sent_header.as_mut().map(|sent| &mut sent.line);
+        if let Some(header) = self.header.as_deref_mut().or(sent) {
+            header.uri = target;
+        }
     }
 
     /// Whether nothing more is to be read from the client.

@@ -11,8 +11,9 @@
 //! have lost old events. So the 410 is kept, and the other servers that may have the history are asked, each once
 //! ([`crate::routing::decide::after_expiry`]). If the 410 is an event, the client already has a header, because the header
 //! of a quiet watch must not wait. Then the answer that goes on must have the same format, and only its body is passed.
-//! Whatever else another server answers, the next one is asked. If none serves the watch, its client gets the 410; as an
-//! event, if it has a header by then. The proxy that a peer has rerouted a watch to passes a 410: the peer asks the others.
+//! Whatever else another server answers, the next one is asked. If none has the history, etcd may show that nothing changed
+//! until a cache began, and one is asked from there. If none serves the watch, its client gets the 410; as an event, if it has
+//! a header by then. The proxy that a peer has rerouted a watch to passes a 410: the peer asks the others.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -21,7 +22,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use pingora_core::ErrorType;
 use tokio::sync::{Semaphore, SemaphorePermit};
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 use crate::log_throttle::LogRateLimit;
 use crate::net::RedactedError;
@@ -31,6 +32,7 @@ use crate::relay::inspect::denials::{self, LocalServer};
 use crate::relay::outcome::{ExchangeFailure, Expired, KeptAnswer};
 use crate::relay::plan::{self, RequestContext, Route};
 use crate::relay::shared::Shared;
+use crate::relay::watch::unchanged_through;
 use crate::routing::decide::Row;
 use crate::routing::table::ServerKind;
 
@@ -38,6 +40,12 @@ use crate::routing::table::ServerKind;
 const RETRY_TIMEOUT: Duration = Duration::from_secs(1);
 /// How long a watch waits until it may ask other servers.
 const EXPIRED_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// How often a server is asked for what comes after the revision up to which etcd shows that nothing changed: its watch
+/// cache may have begun later.
+const LATER: usize = 3;
+/// Longest wait for what etcd shows.
+const UNCHANGED_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// An answer that was kept, and the route to the server that gave it.
 type AnswerOf = Option<Box<(Route, Arc<KeptAnswer>)>>;
@@ -57,6 +65,10 @@ struct ExpiredWatch {
     from: Route,
     may_ask: bool,
     watch: ResumedWatch,
+    /// Servers that have failed otherwise.
+    unfit: Vec<SocketAddr>,
+    /// What servers were asked for instead, the last of these the newest.
+    later: Vec<i64>,
 }
 
 /// What is known of the servers that were tried for one request.
@@ -115,7 +127,7 @@ impl<'a> Tries<'a> {
         context: &'a RequestContext<'a>,
         route: &Route,
         failure: ExchangeFailure,
-        upload: &Upload,
+        upload: &mut Upload,
     ) -> Result<Box<Route>, Refusal> {
         if let ExchangeFailure::Unsent(error) = &failure
             && *error.etype() == ErrorType::InvalidHTTPHeader
@@ -126,10 +138,14 @@ impl<'a> Tries<'a> {
         // A server may close a connection that was used before at any time: it is asked again, on another one.
         self.exclusive = failure.is_of_the_connection() && !self.exclusive;
         self.failed(context, route, &failure, upload).await;
-        let next = match &self.expired {
+        let next = match &mut self.expired {
             Some(_) if self.exclusive => Box::new(route.clone()),
             Some(watch) if watch.may_ask => {
                 let next = plan::elsewhere(context, &self.tried, route.ready, None);
+                let next = match next {
+                    None => watch.later(context, route, upload).await,
+                    next => next,
+                };
                 next.ok_or(Refusal::Unreachable)?
             }
             Some(_) => return Err(Refusal::Unreachable),
@@ -320,6 +336,8 @@ impl ExpiredWatch {
             from: from.clone(),
             may_ask: permit.is_some(),
             watch: ResumedWatch::new(expired, permit),
+            unfit: Vec::new(),
+            later: Vec::new(),
         }
     }
 
@@ -332,6 +350,30 @@ impl ExpiredWatch {
             self.expired = Expired::Event(event.clone());
             self.from = route.clone();
         }
+        if !matches!(failure, ExchangeFailure::Expired(_)) && !failure.is_of_the_connection() {
+            self.unfit.push(route.address);
+        }
+    }
+
+    /// No server has the history from where the watch begins. If etcd shows that nothing changed since, one is asked for what
+    /// comes later: the cache of a custom resource begins at its first use, which this watch was by now.
+    async fn later(
+        &mut self,
+        context: &RequestContext<'_>,
+        last: &Route,
+        upload: &mut Upload,
+    ) -> Option<Box<Route>> {
+        let (since, request) = context.resume.zip(context.again.as_ref())?;
+        if self.later.len() >= LATER || !plan::is_of_this_etcd(context, since) {
+            return None;
+        }
+        let route = plan::elsewhere(context, &self.unfit, last.ready, None)?;
+        let end = Instant::now() + UNCHANGED_TIMEOUT;
+        let asked = self.later.last().copied().unwrap_or(since);
+        let through = unchanged_through(context, route.address, [since, asked], end).await?;
+        self.later.push(through);
+        upload.ask_for(request.after(through, Instant::now().into_std())?.uri);
+        Some(route)
     }
 }
 

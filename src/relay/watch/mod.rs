@@ -10,4 +10,4 @@ mod watched;
 pub use self::asked::{Again, AskedServers};
 pub use self::final_bookmark::FinalBookmark;
 pub use self::revalidate::{Dependencies, until_terminated};
-pub use self::watched::{ServedBy, Watch};
+pub use self::watched::{ServedBy, Watch, unchanged_through};

@@ -14,13 +14,16 @@ use crate::net::lock;
 use crate::relay::plan::RequestContext;
 use crate::relay::shared::Shared;
 use crate::request::again::WatchRequest;
-use crate::request::info::{ResourceRequest, is_set, query_values};
+use crate::request::info::{ResourceRequest, Target, is_set, query_values};
 use crate::watches::change_log::Withheld;
 use crate::watches::change_logs::SharedChangeLog;
-use crate::watches::follower::{Follower, NotContinued, ResumePoint};
+use crate::watches::follower::{Follower, NotContinued, ResumePoint, WatchPosition};
 use crate::watches::frames::{FrameFormat, ObjectType, revision};
 use crate::watches::storage;
 use crate::watches::stored_here::{Question, Stored};
+
+/// Revisions before that of a watch that comes back, from which on etcd is read for it and others.
+const EARLIER: i64 = 1000;
 
 /// A watch while it passes.
 pub struct Watch {
@@ -235,7 +238,7 @@ impl Watch {
             let is_type_known =
                 self.transformed.is_some() || lock(&self.follower).object_type().is_some();
             let answered = stored.answered(!is_type_known);
-            let both = async { tokio::join!(change_log.caught_up(), answered) };
+            let both = async { tokio::join!(change_log.complete_through(0), answered) };
             // After the timeout the bookmark is made from what is known.
             let _ = timeout_at(end, both).await;
         }
@@ -332,6 +335,44 @@ impl ServedBy {
             change_log: None,
         }
     }
+}
+
+/// A revision after `asked`, up to which etcd shows that nothing changed, since `since`, of what a watch asks for, if `server`
+/// is proved to keep it in this etcd. What was not found out by `end` counts for nothing.
+pub async fn unchanged_through(
+    context: &RequestContext<'_>,
+    server: SocketAddr,
+    [since, asked]: [i64; 2],
+    end: Instant,
+) -> Option<i64> {
+    let Target::Resource(resource) = &context.info.target else {
+        return None;
+    };
+    let (shared, namespace) = (context.shared, &resource.namespace);
+    let resource = GvrRef::from(resource).owned();
+    let served_by = ServedBy::new(shared, server, Some(&resource));
+    let stored = served_by.stored?;
+    let (change_logs, restores) = (&shared.watches.change_logs, served_by.restores);
+    // For those that come back next from somewhat earlier, too.
+    let from = since.saturating_sub(EARLIER).max(1);
+    let change_log = change_logs.any(stored.root(), from, restores)?;
+    let both = async {
+        tokio::join!(
+            change_log.complete_through(asked + 1),
+            stored.answered(false)
+        )
+    };
+    let _ = timeout_at(end, both).await;
+    let position = WatchPosition {
+        revision: since,
+        seen: 0,
+        names: 0,
+    };
+    let scope = storage::scope(resource.borrow(), namespace);
+    let stored_here = stored.proof().stored_here == Some(true);
+    let through = change_log.newest_safe(position, &scope, stored_here);
+    let is_same_etcd = shared.published.etcd.load().restores == restores;
+    through.ok().filter(|it| *it > asked && is_same_etcd)
 }
 
 /// The revision that the client says it has seen; `None` if it asks for the existing objects.

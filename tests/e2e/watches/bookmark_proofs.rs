@@ -139,7 +139,7 @@ async fn end(
     let change_log = change_logs.register(&root, position.revision, 0);
     let change_log = change_log.expect("no more than there may be");
     tokio::time::sleep(Duration::from_millis(random.gen_range(0..300))).await;
-    let heard = tokio::time::timeout(LONG, change_log.caught_up());
+    let heard = tokio::time::timeout(LONG, change_log.complete_through(0));
     heard.await.expect("etcd tells how far it is");
     let bookmark = change_log.newest_safe(position, scope, true)?;
     assert!(bookmark > position.revision);

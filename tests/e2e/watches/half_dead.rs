@@ -42,7 +42,7 @@ async fn a_watch_that_is_silent_is_opened_at_another_member() {
     let (change_logs, opened) = ChangeLogs::new();
     let running = tokio::spawn(change_logs.run(connector(&[&silent, &other]), opened));
     let log = change_logs.register(PODS, REVISION - 5, 0).unwrap();
-    timeout(LONG, log.caught_up()).await.unwrap();
+    timeout(LONG, log.complete_through(0)).await.unwrap();
     for member in [&silent, &other] {
         assert_eq!(member.asked(PODS).watched_from, [REVISION - 5]);
     }

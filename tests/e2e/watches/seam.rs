@@ -20,6 +20,7 @@ use testkit::nodes::HANDED_OVER;
 use testkit::proxy::{Proxy, ProxyOptions, Until};
 use testkit::wait::eventually;
 
+const EXPIRED: &str = "kube_interop_proxy_expired_watches_total";
 /// The namespace of what nothing is wrong with.
 const USUAL: &str = "usual";
 
@@ -123,6 +124,27 @@ impl World {
             changes: Vec::new(),
             bookmark: None,
         }
+    }
+
+    /// A watch from here on, for which all apiservers begin their watch caches.
+    async fn come_back(&self, namespace: &str, since: i64) -> Told {
+        for double in &self.doubles {
+            double.set_history_start(AT_FIRST_WATCH);
+        }
+        let from = format!("{}{since}", path(namespace, true));
+        self.open_path(&from).await
+    }
+
+    async fn expired(&self, result: &str) -> f64 {
+        self.proxies[0].metric(EXPIRED, &[("result", result)]).await
+    }
+
+    async fn until_expired(&self, result: &str, count: f64) {
+        eventually("another server was asked", LONG, async || {
+            let now = self.expired(result).await;
+            (now == count).then_some(()).ok_or(now)
+        })
+        .await;
     }
 
     /// Waits until the first proxy knows that its apiserver keeps secrets in etcd.
@@ -413,6 +435,36 @@ async fn an_apiserver_whose_watch_cache_begins_when_it_is_asked_is_asked_again()
     })
     .await;
     told.expect(world.write("secrets", USUAL, "x").await).await;
+}
+
+/// A client comes back from before the watch caches of all apiservers, as to a custom resource that nobody has watched there.
+#[tokio::test]
+async fn a_watch_that_comes_back_goes_on_from_where_etcd_shows_that_nothing_changed() {
+    let mut world = World::new(2).await;
+    let since = world.revision().await;
+    world.write("secrets", "other", "x").await;
+    world.write("secrets", "changed", "x").await;
+    // As leases are renewed.
+    let mut etcd = world.ground.etcd.client().await;
+    let renewing = tokio::spawn(async move {
+        for _ in 0..600 {
+            write(&mut etcd, "/other", &json!(0)).await;
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    });
+    let mut told = world.come_back(USUAL, since).await;
+    world.until_expired("avoided", 1.0).await;
+    told.expect(world.write("secrets", USUAL, "x").await).await;
+    // Nobody has had the history from there, which may be that of another etcd.
+    for (namespace, since) in [("changed", since), ("unchanged", 2)] {
+        let before = world.expired("passed").await;
+        let mut told = world.come_back(namespace, since).await;
+        let event = told.stream.next_event(LONG).await.unwrap().unwrap();
+        assert_eq!(event["object"]["code"], 410, "{namespace}: {event}");
+        assert_eq!(told.stream.next_event(LONG).await.unwrap(), None);
+        world.until_expired("passed", before + 1.0).await;
+    }
+    renewing.abort();
 }
 
 /// From 1.31 on an apiserver answers 429 while it builds a watch cache: that of a custom resource at its first use.
