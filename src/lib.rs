@@ -27,6 +27,7 @@ pub mod request;
 pub mod retry;
 pub mod routing;
 pub mod server;
+pub mod shutdown;
 pub mod tls;
 pub mod watches;
 pub mod x509;

@@ -13,8 +13,8 @@ use crate::config::ShutdownConfig;
 use crate::local::process;
 use crate::local::state::LocalState;
 use crate::relay::shared::Shared;
-use crate::relay::shutdown::ShutdownPhase;
 use crate::server::ServingThreads;
+use crate::shutdown::ShutdownPhase;
 
 /// Between two looks at what is open.
 const INTERVAL: Duration = Duration::from_millis(200);

@@ -32,12 +32,12 @@ use tokio::sync::SemaphorePermit;
 
 use self::expired::answer_start;
 pub use self::expired::{Expiry, ResumedWatch, expired_event};
+pub use self::pump::{Delivered, Exchange, Leaving};
 use self::pump::{End, stream, termination, write};
-pub use self::pump::{Exchange, Leaving};
 use self::read_first::{Beginning, ReadKind, merge, read_first};
 use self::upgraded::splice;
 pub use self::upload::Upload;
-pub use self::watch_rest::{Delivered, RestEnd, WatchRest};
+pub use self::watch_rest::{RestEnd, WatchRest};
 use crate::net::{is_unprocessed, rare};
 use crate::relay::client::ClientSession;
 use crate::relay::inspect::{denials, not_executed, not_understood, turned_away};
@@ -59,8 +59,8 @@ pub async fn run(
     upload: &mut Upload,
     permit: Option<Box<SemaphorePermit<'_>>>,
 ) -> Result<Delivered, ExchangeFailure> {
-    let (context, server) = (exchange.context, exchange.route.address);
-    context.meter.attempt(server);
+    let (context, metrics) = (exchange.context, &exchange.context.shared.metrics);
+    context.meter.attempt(exchange.route.address);
     let late = context.shared.shutdown.is_draining();
     let outflow = &context.downstream.outflow;
     let _long = (context.kind != RequestKind::Short).then(|| outflow.long_running());
@@ -85,20 +85,19 @@ pub async fn run(
         }
     };
     let (response, whole) = (&beginning.answer.response, beginning.whole);
-    let code = response.status.as_u16();
-    let goes_on = exchange.expiry.handed_over();
-    let final_bookmark = FinalBookmark::of(context, server, response, late, goes_on);
-    let start = answer_start(exchange.expiry, &context.shared.metrics.watches, response);
+    let (code, expiry) = (response.status.as_u16(), exchange.expiry);
+    let bookmark = final_bookmark(exchange, response, late);
+    let start = expiry.and_then(|expiry| answer_start(expiry, &metrics.watches, response));
     if start.is_none() {
         upload.forget();
     }
-    if !exchange.expiry.is_begun() {
-        exchange.expiry.begins(response);
+    if !expiry.as_ref().is_some_and(Expiry::is_begun) {
+        expiry.iter().for_each(|expiry| expiry.begins(response));
         let Ok(begun) = pass(exchange, down, beginning).await else {
             return Ok(Outcome::Broken.into());
         };
         let own_time = (own_time + (begun - answered)).as_secs_f64();
-        context.shared.metrics.own_time.observe(own_time);
+        metrics.own_time.observe(own_time);
         if whole {
             // A watch without an event.
             start.iter().for_each(|start| start.avoided());
@@ -106,11 +105,25 @@ pub async fn run(
             return Ok(End::Whole.outcome(code, upload.is_read()).into());
         }
     }
-    if code == StatusCode::SWITCHING_PROTOCOLS {
-        rare(|| splice(down, up, termination(exchange, &final_bookmark))).await;
+    if code == StatusCode::SWITCHING_PROTOCOLS
+        && let Some(bookmark) = &bookmark
+    {
+        rare(|| splice(down, up, termination(exchange, bookmark))).await;
         return Ok(Outcome::Upgraded.into());
     }
-    stream(exchange, down, up, upload, (code, start), &final_bookmark).await
+    stream(exchange, down, up, upload, (code, start), bookmark.as_ref()).await
+}
+
+/// Of a long-running request whose answer begins. `late`: it began during the drain.
+fn final_bookmark<'a>(
+    exchange: &Exchange<'a>,
+    response: &ResponseHeader,
+    late: bool,
+) -> Option<FinalBookmark<'a>> {
+    let (context, server) = (exchange.context, exchange.route.address);
+    let continued = exchange.expiry.as_ref().and_then(Expiry::handed_over);
+    let is_long = context.kind != RequestKind::Short;
+    is_long.then(|| FinalBookmark::of(context, server, response, late, continued))
 }
 
 /// What is passed on of the answer `response`, and first of its body. `None`: nobody is to get it. In this order: each
@@ -125,18 +138,24 @@ async fn begin(
 ) -> Result<Option<Beginning>, ExchangeFailure> {
     let status = response.status;
     let snapshot = || exchange.context.shared.published.snapshot.load();
+    let expiry = exchange.expiry.as_ref();
+    if status.is_success() && expiry.is_none() && exchange.overlay.is_none() {
+        return Ok(Some(as_it_is(response, up)));
+    }
     if let Some(of_resource) = not_executed(exchange.route.server_kind, &response) {
         return Err(ExchangeFailure::NotExecuted { of_resource });
     }
-    let read = if status == StatusCode::GONE && !matches!(exchange.expiry, Expiry::Pass) {
+    let read = if status == StatusCode::GONE && expiry.is_some() {
         ReadKind::Expired
-    } else if !exchange.expiry.accepts(&response) {
+    } else if expiry.is_some_and(|it| !it.accepts(&response)) {
         // Who is overloaded, or builds a watch cache, may go on later.
         let of_resource = false;
-        return Err(match (status.as_u16(), exchange.expiry.handed_over()) {
-            (429 | 503, Some(_)) => ExchangeFailure::NotExecuted { of_resource },
-            _ => ExchangeFailure::NotContinued,
-        });
+        return Err(
+            match (status.as_u16(), expiry.and_then(Expiry::handed_over)) {
+                (429 | 503, Some(_)) => ExchangeFailure::NotExecuted { of_resource },
+                _ => ExchangeFailure::NotContinued,
+            },
+        );
     } else if turned_away::is_possible(status)
         && turned_away::may_be(&exchange.asking(), &snapshot(), &response)
     {
@@ -162,12 +181,17 @@ async fn begin(
     {
         ReadKind::NotUnderstood
     } else {
-        let (body, whole) = (Bytes::new(), up.is_complete());
-        let answer = KeptAnswer { response, body };
-        return Ok(Some(Beginning { answer, whole }));
+        return Ok(Some(as_it_is(response, up)));
     };
     // Boxed, so that the future of every request has no room for it.
     rare(|| read_first(exchange, read, down, up, response)).await
+}
+
+/// An answer of which nothing is read first.
+fn as_it_is(response: Box<ResponseHeader>, up: &mut UpstreamSession) -> Beginning {
+    let (body, whole) = (Bytes::new(), up.is_complete());
+    let answer = KeptAnswer { response, body };
+    Beginning { answer, whole }
 }
 
 /// Sends the request and reads the header of its answer; also the time that the proxy itself took until the request was
@@ -231,11 +255,17 @@ async fn ask(
 
 /// Resolves when the answer is not waited for any longer.
 async fn answer_timeout(exchange: &Exchange<'_>, sent: &AtomicBool) -> ExchangeFailure {
+    let too_late = async {
+        match &exchange.expiry {
+            Some(expiry) => expiry.answer_timeout().await,
+            None => std::future::pending().await,
+        }
+    };
     let Some(patience) = exchange.route.patience else {
         return tokio::select! {
             biased;
             failure = is_to_be_left(exchange, sent) => failure,
-            () = exchange.expiry.answer_timeout() => ExchangeFailure::NotContinued,
+            () = too_late => ExchangeFailure::NotContinued,
         };
     };
     tokio::time::sleep(patience).await;

@@ -69,21 +69,24 @@ pub async fn forward<'a>(
     // A body may be too long to be sent again, and a peer's users do not know each other. A request that failed on
     // its own connection has failed: no other request can have closed it.
     let is_peers_body = is_unverified && is_peers && upload.is_expected();
-    let mut tries = Tries::new(request.is_unauthenticated || is_peers_body);
+    request.begins_alone = request.is_unauthenticated || is_peers_body;
+    // As long as none has failed, there is nothing to know.
+    let mut tries: Option<Box<Tries>> = None;
     loop {
         let attempted = {
             // Pinned where it is made: `await` would first copy it there.
-            let attempt = pin!(request.attempt(session, upload, route, &mut tries));
+            let attempt = pin!(request.attempt(session, upload, route, tries.as_deref_mut()));
             attempt.await
         };
         let failure = match attempted {
             Ok(delivered) => return Ok(delivered),
             Err(failure) => failure,
         };
-        match rare(|| tries.next(context, route, failure, upload)).await {
+        let known = tries.get_or_insert_with(|| Box::new(Tries::new(request.begins_alone)));
+        match rare(|| known.next(context, route, failure, upload)).await {
             Ok(next) => *route = *next,
             Err(refusal) => {
-                return rare(|| request.end(session, upload, tries, refusal)).await;
+                return rare(|| request.end(session, upload, known, refusal)).await;
             }
         }
     }
@@ -130,6 +133,8 @@ struct ForwardedRequest<'a> {
     is_known: bool,
     /// Held if the request had to wait for verification.
     permit: Option<VerificationPermit>,
+    /// The first server is asked on a connection of its own.
+    begins_alone: bool,
 }
 
 impl<'a> ForwardedRequest<'a> {
@@ -156,6 +161,7 @@ impl<'a> ForwardedRequest<'a> {
             token,
             is_known: certificate || token.is_some_and(|token| tokens.is_known(token)),
             permit: None,
+            begins_alone: false,
         })
     }
 
@@ -165,23 +171,25 @@ impl<'a> ForwardedRequest<'a> {
         session: &mut ClientSession,
         upload: &mut Upload,
         route: &Route,
-        tries: &mut Tries<'a>,
+        mut tries: Option<&mut Tries<'a>>,
     ) -> Result<Delivered, ExchangeFailure> {
-        let permit = tries.permit.take();
-        let (context, tries) = (self.context, &*tries);
-        let exchange = self.exchange(route, upload, tries.exclusive);
+        let permit = tries.as_mut().and_then(|tries| tries.permit.take());
+        let (context, tries) = (self.context, tries.as_deref());
+        let exclusive = tries.map_or(self.begins_alone, |tries| tries.exclusive);
+        let exchange = self.exchange(route, upload, exclusive);
         let (mut exchange, header) = exchange.map_err(|mut error| {
             error.etype = ErrorType::InvalidHTTPHeader;
             ExchangeFailure::Unsent(error)
         })?;
-        let resumed = tries.resumed();
+        let resumed = tries.and_then(Tries::resumed);
         let resumes = context.resume.is_some() && !context.rerouted && !upload.is_expected();
         exchange.expiry = match resumed {
-            Some(watch) => Expiry::Asked(watch),
-            None if resumes && context.kind == RequestKind::Long => Expiry::Ask,
-            None => Expiry::Pass,
+            Some(watch) => Some(Expiry::Asked(watch)),
+            None if resumes && context.kind == RequestKind::Long => Some(Expiry::Ask),
+            None => None,
         };
-        exchange.leaving = tries.may_leave().map(|tried| Leaving {
+        let tried = tries.map_or(Some(&[][..]), Tries::may_leave);
+        exchange.leaving = tried.map(|tried| Leaving {
             reads: resumed.is_some() || context.kind == RequestKind::Short && context.is_safe(),
             has_answer: resumed.is_some() || permit.is_some(),
             tried,
@@ -223,7 +231,7 @@ impl<'a> ForwardedRequest<'a> {
             token: self.token,
             permit: self.permit.as_ref(),
             leaving: None,
-            expiry: Expiry::Pass,
+            expiry: None,
             overlay: overlay.transpose()?,
         };
         Ok((exchange, header))
@@ -252,7 +260,7 @@ impl<'a> ForwardedRequest<'a> {
         &self,
         session: &mut ClientSession,
         upload: &mut Upload,
-        mut tries: Tries<'a>,
+        tries: &mut Tries<'a>,
         refusal: Refusal,
     ) -> Result<Delivered, Refusal> {
         let metrics = &self.context.shared.metrics;
@@ -271,11 +279,11 @@ impl<'a> ForwardedRequest<'a> {
             Kept::Event(event) => pass_event(&exchange, session, event, upload).await,
         };
         let delivered = delivered.into();
-        self.count_answer(&from, &delivered, &tries);
+        self.count_answer(&from, &delivered, Some(tries));
         Ok(delivered)
     }
 
-    fn count_answer(&self, route: &Route, delivered: &Delivered, tries: &Tries<'_>) {
+    fn count_answer(&self, route: &Route, delivered: &Delivered, tries: Option<&Tries<'_>>) {
         let shared = self.context.shared;
         let (code, is_cut) = match delivered {
             Delivered::Continues(rest) => (rest.code, false),
@@ -283,7 +291,7 @@ impl<'a> ForwardedRequest<'a> {
             Delivered::Ended(Outcome::Upgraded) => (101, false),
             Delivered::Ended(Outcome::Broken | Outcome::Declined) => return,
         };
-        let failed_peer = tries.failed_peer.as_deref();
+        let failed_peer = tries.and_then(|tries| tries.failed_peer.as_deref());
         if failed_peer.is_some() {
             shared.metrics.failed_reroute(true);
         }
@@ -325,7 +333,7 @@ fn for_any_server(context: &RequestContext<'_>, header: &mut Parts) -> pingora_c
     if let Caller::User(user) = caller {
         shared.callers.privileged.stamp(headers, user)?;
     }
-    let certificate = shared.callers.user(caller, headers).is_some();
+    let certificate = shared.callers.privileged.user(caller, headers).is_some();
     if *caller != Caller::Peer || !headers.contains_key(FORWARDED_FOR) {
         stamp_address(headers, &context.downstream.client.address)?;
     }

@@ -20,6 +20,5 @@ pub mod plan;
 pub mod recovery;
 pub mod service;
 pub mod shared;
-pub mod shutdown;
 pub mod upstream;
 pub mod watch;

@@ -29,7 +29,7 @@ use crate::request::again::WatchRequest;
 use crate::request::caller::Caller;
 use crate::request::credential::{self, CredentialFeatures};
 use crate::request::headers::{SERVER_ID, version_asked};
-use crate::request::info::{RequestInfo, Verb};
+use crate::request::info::{RequestInfo, Target, Verb};
 use crate::routing::decide::{
     self, Decision, LocalServer, NoSuchResource, Peers, RoutingInput, Row, ServerChoice, decide,
 };
@@ -190,7 +190,9 @@ fn plan(
         ready: context.if_ready.then_some(initialized),
         ..Planning::new(context, snapshot, tried)
     };
-    if let Some(route) = documents::plan(&planning, last) {
+    if matches!(context.info.target, Target::Discovery(_))
+        && let Some(route) = documents::plan(&planning, last)
+    {
         return (Some(Row::NotAResource), route.map(Box::new));
     }
     let decision = planning.decision();
@@ -205,8 +207,10 @@ fn plan(
         _ => Refusal::Unreachable,
     };
     let route = planning.route(&decision).map(Box::new);
-    if let Some(route) = route.as_ref().filter(|_| tried.is_empty()) {
-        version::count_left(context, snapshot, route);
+    if let Some(wanted) = context.bounded()
+        && let Some(route) = route.as_ref().filter(|_| tried.is_empty())
+    {
+        version::count_left(context, snapshot, route, wanted);
     }
     (
         Some(decision.row),
@@ -346,7 +350,7 @@ struct Planning<'a> {
     snapshot: &'a Snapshot,
     /// Servers that could not answer.
     tried: &'a [SocketAddr],
-    /// The local apiserver is not tried last.
+    /// Requests go to the local apiserver first. One that has lost its etcd comes after peers that say that they are ready.
     local_serves: bool,
     /// See [`Route::ready`].
     ready: Option<bool>,
@@ -360,13 +364,16 @@ impl<'a> Planning<'a> {
         snapshot: &'a Snapshot,
         tried: &'a [SocketAddr],
     ) -> Self {
+        let local = &context.shared.local;
+        // The proxy that a request was rerouted by knows whether there are others.
+        let lacks_etcd = || local.lacks_etcd() && !context.rerouted && snapshot.has_ready_target();
         Self {
             context,
             snapshot,
             tried,
-            local_serves: context.shared.local_serves(context.rerouted),
+            local_serves: local.serves() && !lacks_etcd(),
             ready: None,
-            is_crowded: version::is_crowded(context),
+            is_crowded: context.bounded().is_some() && version::is_crowded(context),
         }
     }
 

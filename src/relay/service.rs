@@ -30,16 +30,17 @@ use crate::relay::exchange::{Delivered, RestEnd, Upload, WatchRest};
 use crate::relay::forward::{self, forward};
 use crate::relay::observe::{AccessEntry, RequestMeter, RequestSpan, VerbClass, begin_span};
 use crate::relay::outcome::Outcome;
-use crate::relay::plan::version::counted_as;
-use crate::relay::plan::{self, RequestContext, is_held_back};
+use crate::relay::plan::{self, RequestContext, Route, is_held_back};
 use crate::relay::shared::Shared;
-use crate::relay::shutdown::Shutdown;
 use crate::relay::upstream::{RequestKind, Tokens, Upstreams};
 use crate::request::again::WatchRequest;
 use crate::request::caller::{Caller, ClientConnection};
 use crate::request::headers::{IF_READY, PEER_PROXIED, REROUTED, means_upgrade};
 use crate::request::info::{self, RequestInfo, Verb};
 use crate::request::token;
+use crate::routing::decide::Row;
+use crate::routing::table::ServerKind;
+use crate::shutdown::Shutdown;
 use crate::watches::history::resumed_after;
 use crate::watches::metrics::LeaveReason;
 
@@ -193,8 +194,8 @@ impl RelayService {
         };
         context.meter.row = row;
         self.go_away_by_chance(session, &context);
-        let vouched = self.shared.callers.user(&context.caller, &header.headers);
-        let user = vouched.cloned();
+        let privileged = &self.shared.callers.privileged;
+        let user = privileged.user(&context.caller, &header.headers).cloned();
         let decision = route.as_ref().ok().map(|route| route.row.name());
         let moved = route.iter().find_map(|route| counted_as(&context, route));
         let end = match route {
@@ -333,6 +334,15 @@ fn kept_request(context: &RequestContext<'_>, header: &Parts) -> Option<Arc<Watc
     WatchRequest::of(header, vouched, authorization, now).map(Arc::new)
 }
 
+/// Where a request is counted that is sent to another server for its version.
+fn counted_as<'a>(context: &RequestContext<'a>, route: &Route) -> Option<&'a IntGauge> {
+    let is_moved = context.bounded().is_some()
+        && route.row == Row::Peers
+        && route.server_kind != ServerKind::Local
+        && (context.is_safe() || context.kind == RequestKind::Long);
+    is_moved.then(|| &context.shared.metrics.moved[usize::from(context.kind != RequestKind::Short)])
+}
+
 /// What is noted at the end of a watch, whose request is gone then.
 struct BegunWatch {
     entry: AccessEntry<'static>,
@@ -437,7 +447,11 @@ fn span(
 ) -> Option<Box<RequestSpan>> {
     let tracer = shared.tracer.as_ref()?;
     // Only an apiserver can verify other callers, also those of a peer.
-    let trusted = shared.callers.user(caller, &header.headers).is_some();
+    let trusted = shared
+        .callers
+        .privileged
+        .user(caller, &header.headers)
+        .is_some();
     begin_span(tracer, trusted, header, path)
 }
 

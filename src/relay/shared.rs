@@ -6,7 +6,7 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 
 use arc_swap::ArcSwap;
-use http::{HeaderMap, HeaderValue};
+use http::HeaderValue;
 use tokio::sync::{Semaphore, watch};
 
 use crate::cluster::catalog::{OwnServer, Published};
@@ -22,10 +22,10 @@ use crate::relay::client::unread::{UnreadBudget, UnreadMetrics};
 use crate::relay::documents::Cache;
 use crate::relay::inspect::denials::Denials;
 use crate::relay::observe::Metrics;
-use crate::relay::shutdown::Shutdown;
 use crate::relay::upstream::health::{FrozenServers, Health};
-use crate::request::caller::{Authenticator, Caller};
+use crate::request::caller::Authenticator;
 use crate::request::headers::PrivilegedHeaders;
+use crate::shutdown::Shutdown;
 use crate::tls::credentials::Current;
 use crate::tls::verify::ClientCas;
 use crate::watches::WatchState;
@@ -79,15 +79,6 @@ impl Callers {
             }),
             privileged: PrivilegedHeaders::new(&config.request_headers),
             revalidations: watch::Sender::new(()),
-        }
-    }
-
-    /// The user that the proxy vouches for. Only an apiserver knows the user of a token.
-    pub fn user<'h>(&self, caller: &'h Caller, headers: &'h HeaderMap) -> Option<&'h HeaderValue> {
-        match caller {
-            Caller::User(user) => Some(&user.user),
-            Caller::Peer => self.privileged.named_user(headers),
-            Caller::Bearer | Caller::Anonymous | Caller::Unverifiable => None,
         }
     }
 }
@@ -160,14 +151,6 @@ impl Shared {
             && self.local.trusts_proxy()
             && self.announcement.is_made()
             && !self.shutdown.is_leaving()
-    }
-
-    /// Whether requests go to the local apiserver first. One that has lost its etcd comes after peers that say that they
-    /// are ready; the proxy that a request was rerouted by knows whether there are others.
-    pub fn local_serves(&self, rerouted: bool) -> bool {
-        let has_ready_target = || self.published.snapshot.load().has_ready_target();
-        let lacks_etcd = || self.local.lacks_etcd() && !rerouted && has_ready_target();
-        self.local.serves() && !lacks_etcd()
     }
 
     /// Whether the snapshot is too old to prove that no server serves a resource.

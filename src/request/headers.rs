@@ -8,7 +8,7 @@ use http::Version;
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use pingora_core::{ErrorType, OrErr};
 
-use super::caller::UserHeaders;
+use super::caller::{Caller, UserHeaders};
 use super::credential::{self, CredentialFeatures};
 use super::header_names::HeaderNames;
 use super::token;
@@ -66,6 +66,15 @@ impl PrivilegedHeaders {
                 .first()
                 .and_then(|prefix| credential::header(prefix)),
             all: HeaderNames::new(names, prefixes),
+        }
+    }
+
+    /// The user that the proxy vouches for. Only an apiserver knows the user of a token.
+    pub fn user<'h>(&self, caller: &'h Caller, headers: &'h HeaderMap) -> Option<&'h HeaderValue> {
+        match caller {
+            Caller::User(user) => Some(&user.user),
+            Caller::Peer => self.named_user(headers),
+            Caller::Bearer | Caller::Anonymous | Caller::Unverifiable => None,
         }
     }
 

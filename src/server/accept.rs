@@ -30,8 +30,8 @@ use crate::net::{files, set_options};
 use crate::relay::client::Downstream;
 use crate::relay::service::{HEADER_TIMEOUT, RelayService};
 use crate::relay::shared::Shared;
-use crate::relay::shutdown::ShutdownPhase;
 use crate::request::caller::ClientConnection;
+use crate::shutdown::ShutdownPhase;
 use crate::tls::serving::ServingTls;
 
 /// Longest TLS handshake.

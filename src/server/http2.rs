@@ -23,8 +23,8 @@ use super::socket::ClientSocket;
 use crate::net::{WriteBatch, batched, lengths_agree};
 use crate::relay::client::{ClientSession, ClientStream, Downstream, READ_HEADER, SEND_BUFFER};
 use crate::relay::service::{FIRST_REQUEST_TIMEOUT, IDLE_TIMEOUT, RelayService};
-use crate::relay::shutdown::ShutdownPhase;
 use crate::relay::upstream::STREAMS;
+use crate::shutdown::ShutdownPhase;
 
 /// Most malformed streams of a connection, as in pingora.
 const MOST_MALFORMED: usize = 32;

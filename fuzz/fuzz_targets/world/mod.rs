@@ -25,7 +25,7 @@ use kube_interop_proxy::relay::observe::Metrics;
 use kube_interop_proxy::relay::recovery;
 use kube_interop_proxy::relay::service::RelayService;
 use kube_interop_proxy::relay::shared::{Callers, Limits, ServerStates, Shared};
-use kube_interop_proxy::relay::shutdown::{Shutdown, ShutdownPhase};
+use kube_interop_proxy::shutdown::{Shutdown, ShutdownPhase};
 use kube_interop_proxy::request::caller::ClientConnection;
 use kube_interop_proxy::request::headers::PrivilegedHeaders;
 use kube_interop_proxy::routing::table::{Server, ServerKind, Snapshot};

@@ -28,11 +28,9 @@ const QUIET: Duration = Duration::from_secs(3);
 pub(super) const REST_TIMEOUT: Duration = Duration::from_secs(3);
 const GONE: i32 = 410;
 
-/// What becomes of a 410.
+/// What becomes of a 410 that does not pass.
 #[derive(Clone, Copy)]
 pub enum Expiry<'a> {
-    /// It is passed on.
-    Pass,
     /// Other servers are asked.
     Ask,
     /// This server is asked because another one has answered 410.
@@ -97,12 +95,12 @@ impl Expiry<'_> {
     fn asked(&self) -> Option<&ResumedWatch> {
         match self {
             Expiry::Asked(watch) => Some(watch),
-            Expiry::Pass | Expiry::Ask => None,
+            Expiry::Ask => None,
         }
     }
 
     pub(super) fn is_asked(&self) -> bool {
-        self.asked().is_some()
+        matches!(self, Expiry::Asked(_))
     }
 
     /// Whether the client has a header of another server.
@@ -199,9 +197,6 @@ pub(super) fn answer_start<'a>(
     metrics: &'a WatchMetrics,
     response: &ResponseHeader,
 ) -> AnswerStart<'a> {
-    if let Expiry::Pass = expiry {
-        return None;
-    }
     // The length of one answer cannot be that of another.
     let is_watch =
         response.status == StatusCode::OK && !response.headers.contains_key(CONTENT_LENGTH);

@@ -19,7 +19,7 @@ use pingora_core::{Error, ErrorType, OrErr};
 
 use super::expired::{AnswerStart, Expiry, PieceError, next_piece};
 use super::upload::Upload;
-use super::watch_rest::{Delivered, WatchRest};
+use super::watch_rest::WatchRest;
 use crate::log_throttle::log_rarely;
 use crate::net::{RedactedError, poll_send, rare};
 use crate::relay::client::{AnswerWriter, ClientSession, VerificationPermit};
@@ -53,8 +53,8 @@ pub struct Exchange<'a> {
     pub permit: Option<&'a VerificationPermit>,
     /// Set if the request may be sent to another server if nothing comes from this one.
     pub leaving: Option<Leaving<'a>>,
-    /// What becomes of a 410.
-    pub expiry: Expiry<'a>,
+    /// What becomes of a 410, if it does not pass.
+    pub expiry: Option<Expiry<'a>>,
     /// Set if something is to be added to a discovery document.
     pub overlay: Option<Box<Overlay>>,
 }
@@ -88,6 +88,11 @@ impl Exchange<'_> {
         self.route.row == Row::Rerouted
     }
 
+    /// Whether its server is to go on with a watch of another one.
+    pub(super) fn is_asked(&self) -> bool {
+        self.expiry.is_some_and(|it| it.is_asked())
+    }
+
     /// What a long-running request depends on.
     pub(super) fn dependencies(&self) -> Dependencies {
         Dependencies {
@@ -113,6 +118,20 @@ impl Exchange<'_> {
         if is_over && self.connection == ConnectionChoice::Any {
             self.pool.release(up, self.route.address).await;
         }
+    }
+}
+
+/// How far the answer to a request was delivered.
+pub enum Delivered {
+    /// The request ended.
+    Ended(Outcome),
+    /// The answer to a watch has begun. Who serves the client's connection lets the rest run.
+    Continues(Box<WatchRest>),
+}
+
+impl From<Outcome> for Delivered {
+    fn from(outcome: Outcome) -> Self {
+        Self::Ended(outcome)
     }
 }
 
@@ -152,7 +171,8 @@ impl End {
 
 /// An answer on its way to the client. What its methods return: how it has ended, if it has.
 pub(super) struct Answer<'s, 'w> {
-    final_bookmark: &'s FinalBookmark<'s>,
+    /// Of a long-running request.
+    final_bookmark: Option<&'s FinalBookmark<'s>>,
     server: SocketAddr,
     writer: &'s mut AnswerWriter<'w>,
     /// The sending half of an HTTP/2 stream, if the request's body is sent at the same time: [`Self::progress`] notices
@@ -164,7 +184,7 @@ pub(super) struct Answer<'s, 'w> {
 
 impl<'s, 'w> Answer<'s, 'w> {
     pub(super) fn new(
-        final_bookmark: &'s FinalBookmark<'s>,
+        final_bookmark: Option<&'s FinalBookmark<'s>>,
         server: SocketAddr,
         writer: &'s mut AnswerWriter<'w>,
     ) -> Self {
@@ -206,8 +226,8 @@ impl<'s, 'w> Answer<'s, 'w> {
         if data.is_empty() && !last {
             return None;
         }
-        if self.final_bookmark.is_watch() {
-            return self.pass_frames(down, data, last).await;
+        if let Some(watch) = self.final_bookmark.filter(|it| it.is_watch()) {
+            return self.pass_frames(watch, down, data, last).await;
         }
         let sent = match self.duplex {
             Some(_) => self.writer.reserve(data.len()).await.map(|()| {
@@ -222,12 +242,13 @@ impl<'s, 'w> Answer<'s, 'w> {
     /// Passes on the frames of a watch that are whole with this piece.
     async fn pass_frames(
         &mut self,
+        watch: &FinalBookmark<'_>,
         down: &mut ClientSession,
         mut data: Bytes,
         last: bool,
     ) -> Option<End> {
         loop {
-            let sent = match self.final_bookmark.next(&mut data) {
+            let sent = match watch.next(&mut data) {
                 Ok(Some(frames)) => write(self.writer, down, frames, false).await,
                 Ok(None) => break,
                 Err(NotContinued) => return Some(End::NotContinued),
@@ -236,7 +257,7 @@ impl<'s, 'w> Answer<'s, 'w> {
                 return Some(End::Broken);
             }
         }
-        self.final_bookmark.wrote(self.writer);
+        watch.wrote(self.writer);
         match last {
             true => self.end(down, std::future::ready(Ok(None))).await,
             false => None,
@@ -277,7 +298,9 @@ impl<'s, 'w> Answer<'s, 'w> {
         trailers: impl Future<Output = pingora_core::Result<Option<HeaderMap>>>,
     ) -> Option<End> {
         let ending = async {
-            self.final_bookmark.before_end(down).await?;
+            if let Some(final_bookmark) = self.final_bookmark {
+                final_bookmark.before_end(down).await?;
+            }
             // The mark is for this proxy alone.
             let trailers = trailers.await?.filter(|it| !it.contains_key(GOES_ON));
             self.end_body(down, trailers)
@@ -293,13 +316,19 @@ impl<'s, 'w> Answer<'s, 'w> {
         error: &Error,
     ) -> Option<End> {
         log_break(self.server, error);
-        let written = self.final_bookmark.after_break(down).await;
+        let Some(final_bookmark) = self.final_bookmark else {
+            return Some(End::Broken);
+        };
+        let written = final_bookmark.after_break(down).await;
         self.ended_early(down, written)
     }
 
     /// The proxy ends a long-running request.
     pub(super) async fn end_early(&mut self, down: &mut ClientSession) -> Option<End> {
-        let written = self.final_bookmark.write(down).await;
+        let written = match self.final_bookmark {
+            Some(final_bookmark) => final_bookmark.write(down).await,
+            None => Ok(()),
+        };
         self.ended_early(down, written)
     }
 
@@ -363,11 +392,10 @@ pub(super) async fn stream(
     mut up: UpstreamSession,
     upload: &mut Upload,
     (code, mut start): (u16, AnswerStart<'_>),
-    final_bookmark: &FinalBookmark<'_>,
+    final_bookmark: Option<&FinalBookmark<'_>>,
 ) -> Result<Delivered, ExchangeFailure> {
-    let long = exchange.context.kind != RequestKind::Short;
-    // Only a long-running request waits for it, and a short one has no room for it.
-    let mut termination = long.then(|| rare(|| termination(exchange, final_bookmark)));
+    // A short request has no room for it.
+    let mut termination = final_bookmark.map(|it| rare(|| termination(exchange, it)));
     let mut writer = exchange.answer_writer(up.content_length()).of(&up);
     let mut answer = Answer::new(final_bookmark, exchange.route.address, &mut writer);
     answer.duplex = duplex(down, upload, final_bookmark);
@@ -377,19 +405,20 @@ pub(super) async fn stream(
         if start.is_none()
             && !full
             && !upload.is_expected()
-            && let Some(watch) = final_bookmark.rest()
+            && let Some(watch) = final_bookmark.and_then(FinalBookmark::rest)
         {
             return Ok(WatchRest::of(exchange, watch, Some(up), code));
         }
         let (idle, followed) = upload.interest(down);
         let followed = followed && !(idle && answer.duplex.is_some());
         let end = tokio::select! {
-            piece = next_piece(&mut up, &mut start), if !full => {
+            piece = answer_piece(&mut up, &mut start), if !full => {
                 if start.is_none() && piece.is_ok() {
                     upload.forget();
                 }
                 if let Err(PieceError::BrokeOff(error)) = &piece
-                    && let Some(watch) = final_bookmark.rest().filter(|it| it.can_be_left())
+                    && let Some(watch) = final_bookmark.and_then(FinalBookmark::rest)
+                    && watch.can_be_left()
                 {
                     log_break(exchange.route.address, error);
                     return Ok(WatchRest::of(exchange, watch, None, code));
@@ -417,6 +446,17 @@ pub(super) async fn stream(
     Ok(end.outcome(code, upload.is_read()).into())
 }
 
+/// Reads the next piece of an answer. May be dropped and called again.
+async fn answer_piece(
+    up: &mut UpstreamSession,
+    start: &mut AnswerStart<'_>,
+) -> Result<Option<Bytes>, PieceError> {
+    match start {
+        Some(_) => next_piece(up, start).await,
+        None => up.read_body().await.map_err(PieceError::BrokeOff),
+    }
+}
+
 /// Resolves when the proxy is to end a long-running request.
 pub(super) async fn termination(exchange: &Exchange<'_>, final_bookmark: &FinalBookmark<'_>) {
     let dependencies = exchange.dependencies();
@@ -428,12 +468,11 @@ pub(super) async fn termination(exchange: &Exchange<'_>, final_bookmark: &FinalB
 fn duplex(
     down: &mut ClientSession,
     upload: &Upload,
-    final_bookmark: &FinalBookmark<'_>,
+    final_bookmark: Option<&FinalBookmark<'_>>,
 ) -> Option<SendStream<Bytes>> {
+    let is_watch = final_bookmark.is_some_and(FinalBookmark::is_watch);
     match down {
-        ClientSession::H2(stream) if upload.is_expected() && !final_bookmark.is_watch() => {
-            stream.take_writer()
-        }
+        ClientSession::H2(stream) if upload.is_expected() && !is_watch => stream.take_writer(),
         _ => None,
     }
 }

@@ -14,7 +14,7 @@ use std::time::Duration;
 use http::HeaderMap;
 use tokio::time::{Instant, sleep_until};
 
-use super::pump::{Answer, End, Exchange, log_break};
+use super::pump::{Answer, Delivered, End, Exchange, log_break};
 use crate::metrics::Open;
 use crate::relay::client::{AnswerWriter, ClientSession, Downstream};
 use crate::relay::outcome::Outcome;
@@ -31,20 +31,6 @@ const TOLD_TOGETHER: Duration = Duration::from_secs(1);
 
 /// How long a watch stays at an apiserver that is shutting down before others are asked again.
 const STAY: Duration = Duration::from_secs(1);
-
-/// How far the answer to a request was delivered.
-pub enum Delivered {
-    /// The request ended.
-    Ended(Outcome),
-    /// The answer to a watch has begun. Who serves the client's connection lets the rest run.
-    Continues(Box<WatchRest>),
-}
-
-impl From<Outcome> for Delivered {
-    fn from(outcome: Outcome) -> Self {
-        Self::Ended(outcome)
-    }
-}
 
 /// A watch whose answer has begun.
 pub struct WatchRest {
@@ -114,7 +100,7 @@ impl WatchRest {
         let mut leaving = pin!(until_left(shared, rest, self.stays_until));
         let (unread, outflow) = (&shared.limits.unread, &downstream.outflow);
         let mut writer = AnswerWriter::new(unread, outflow, true, up.content_length()).of(up);
-        let mut answer = Answer::new(&final_bookmark, self.server, &mut writer);
+        let mut answer = Answer::new(Some(&final_bookmark), self.server, &mut writer);
         let left = loop {
             // Boxed, because thousands of watches only wait.
             let end = tokio::select! {

@@ -19,11 +19,11 @@ use crate::relay::client::ClientSession;
 use crate::relay::exchange::{self, Delivered, Expiry, Leaving, ResumedWatch, Upload, WatchRest};
 use crate::relay::outcome::{ExchangeFailure, Outcome};
 use crate::relay::plan::{self, RequestContext, Route};
-use crate::relay::shutdown::ShutdownPhase;
 use crate::relay::watch::{Again, AskedServers, ServedBy, Watch};
 use crate::retry::jittered;
 use crate::routing::hand_over::StoppedWatch;
 use crate::routing::table::ServerKind;
+use crate::shutdown::ShutdownPhase;
 use crate::watches::follower::ResumePoint;
 use crate::watches::metrics::{HandOverResult, LeaveReason};
 
@@ -311,7 +311,7 @@ impl<'a> HandOver<'a> {
         let request = request.map_err(|_| ExchangeFailure::NotContinued)?;
         let exchange = request.exchange(route, &mut upload, request.is_unauthenticated);
         let (mut exchange, header) = exchange.map_err(|_| ExchangeFailure::NotContinued)?;
-        exchange.expiry = Expiry::Asked(resumed);
+        exchange.expiry = Some(Expiry::Asked(resumed));
         exchange.leaving = Some(Leaving {
             reads: true,
             has_answer: true,

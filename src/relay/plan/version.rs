@@ -7,7 +7,6 @@ use std::cmp::Reverse;
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 
 use http::header::{HeaderMap, USER_AGENT};
-use prometheus::IntGauge;
 
 use crate::config::DefaultVersion;
 use crate::relay::plan::{RequestContext, Route};
@@ -60,32 +59,26 @@ pub fn unasked(
     }
 }
 
-/// Whether a read is not sent to another server for its version, because many are under way there.
+/// Whether a [bounded](RequestContext::bounded) read is not sent to another server for its version, because many are under way
+/// there.
 pub fn is_crowded(context: &RequestContext<'_>) -> bool {
     let moved = &context.shared.metrics.moved;
-    let is_read = || match context.kind {
+    match context.kind {
         RequestKind::Long => moved[1].get() >= LONG_READS,
         RequestKind::Short => moved[0].get() >= READS && context.is_safe(),
         RequestKind::Upgrade => false,
-    };
-    context.bounded().is_some() && is_read()
-}
-
-/// Where a request is counted that is sent to another server for its version.
-pub fn counted_as<'a>(context: &RequestContext<'a>, route: &Route) -> Option<&'a IntGauge> {
-    let is_moved = context.bounded().is_some()
-        && route.row == Row::Peers
-        && route.server_kind != ServerKind::Local
-        && (context.is_safe() || context.kind == RequestKind::Long);
-    is_moved.then(|| &context.shared.metrics.moved[usize::from(context.kind != RequestKind::Short)])
+    }
 }
 
 /// Counts a request that stays at the local server although it prefers others.
-pub fn count_left(context: &RequestContext<'_>, snapshot: &Snapshot, route: &Route) {
-    let Some((wanted, gvr)) = context.bounded().zip(context.info.gvr()) else {
-        return;
-    };
-    let holders = snapshot.holders(gvr).map(|(_, holders)| holders);
+pub fn count_left(
+    context: &RequestContext<'_>,
+    snapshot: &Snapshot,
+    route: &Route,
+    wanted: Wanted,
+) {
+    let holders = context.info.gvr().and_then(|gvr| snapshot.holders(gvr));
+    let holders = holders.map(|(_, holders)| holders);
     let prefers_others = holders.is_some_and(|holders| {
         holders.local && !snapshot.before_local(&holders.targets, wanted).is_empty()
     });

@@ -24,7 +24,7 @@ use crate::relay::client::{
     ClientSession, HEADER_FIELD, HEADERS_OF_A_CONNECTION, IncomingHeaderSlot,
 };
 use crate::relay::shared::Shared;
-use crate::relay::shutdown::ShutdownPhase;
+use crate::shutdown::ShutdownPhase;
 
 /// Time for a request's header to arrive, as in kube-apiserver.
 pub const HEADER_TIMEOUT: Duration = Duration::from_secs(32);

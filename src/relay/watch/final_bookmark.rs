@@ -22,10 +22,10 @@ use crate::metrics::Open;
 use crate::relay::client::{AnswerWriter, ClientSession};
 use crate::relay::plan::RequestContext;
 use crate::relay::shared::Shared;
-use crate::relay::shutdown::{DRAIN_SHARE, ShutdownPhase};
 use crate::relay::upstream::RequestKind;
 use crate::request::headers::GOES_ON;
 use crate::request::info::{Target, Verb};
+use crate::shutdown::{DRAIN_SHARE, ShutdownPhase};
 use crate::watches::follower::NotContinued;
 use crate::watches::frames::FrameFormat;
 
@@ -38,7 +38,7 @@ const FRAME_TIMEOUT: Duration = Duration::from_secs(2);
 /// The parts of the drain after which the waits for etcd and for the rest of a frame end.
 const DEADLINES: [f64; 2] = [0.93, 0.97];
 /// Ends of these waits for watches that began during the drain, as parts of its last seconds
-/// ([`crate::relay::shutdown::Shutdown::ending`]).
+/// ([`crate::shutdown::Shutdown::ending`]).
 const LATE_DEADLINES: [f64; 2] = [0.5, 0.8];
 /// How long events that a client has missed may take, and the time between two looks whether there is a bookmark.
 const HEAD_START: Duration = Duration::from_secs(1);
