@@ -17,7 +17,7 @@ metrics! {
         /// Always 1.
         build: [IntGauge; 1] =
             gauges("kube_interop_proxy_build_info", "version", [env!("CARGO_PKG_VERSION")]),
-        /// Time since etcd was last heard of.
+        /// Time since the last answer of etcd.
         etcd_age: Gauge = gauge("kube_interop_proxy_etcd_state_age_seconds"),
         /// Newest etcd revision known.
         etcd_revision: IntGauge = gauge("kube_interop_proxy_etcd_revision"),

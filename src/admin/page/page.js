@@ -77,7 +77,7 @@ function showEtcd() {
   fill(byId("etcd"), pairs(
     ["State", etcd.synced ? word("ok", "synced") : word("bad", "never read completely")],
     ["Revision", number(etcd.revision)],
-    ["Age", `${time(etcd.ageSeconds)} since it was heard of`],
+    ["Age", `${time(etcd.ageSeconds)} since its last answer`],
     ["Lists", number(etcd.lists)],
     ["Restores", number(etcd.restores)],
     ["Undecodable", undecodable.length ? word("bad", count(undecodable.length, "value")) : "none",

@@ -90,7 +90,7 @@ fn etcd(etcd: &EtcdStatus) -> String {
         return "was never read completely since start".to_owned();
     }
     let (revision, age) = (etcd.revision, span(etcd.age_seconds));
-    let mut text = format!("read, revision {revision}, last heard of {age} ago");
+    let mut text = format!("read, revision {revision}, last answer {age} ago");
     if etcd.undecodable > 0 {
         text += &format!(", values that cannot be read: {}", etcd.undecodable);
     }

@@ -80,7 +80,7 @@ fn this_server_comes_first() {
     assert_eq!(
         line(&page, "etcd "),
         [
-            "etcd", "read,", "revision", "4711,", "last", "heard", "of", "0.2", "s", "ago"
+            "etcd", "read,", "revision", "4711,", "last", "answer", "0.2", "s", "ago"
         ]
     );
 }
