@@ -152,6 +152,9 @@ impl Node {
         };
         let ended = self.changed(&now, &before, TIME_TO_RETURN, lacking).await;
         self.host.finish()?;
+        if ended.is_ok() && !had_proxy {
+            self.host.clean_up()?;
+        }
         Err(match ended {
             Ok(()) => format!("{why}; everything is as it was before"),
             Err(since) => format!("{why}; the files are as they were before, but: {since}"),

@@ -528,7 +528,7 @@ async fn what_does_not_start_is_put_back_and_what_was_broken_off_goes_on() {
         said.err
     );
     assert_eq!(manifests(&node), original);
-    assert!(!node.path("kube-interop-proxy/proxy.yaml").exists());
+    assert!(!node.path("kube-interop-proxy").exists());
     works(&node).await;
 
     // Another node has the lock.
