@@ -63,15 +63,16 @@ impl<K: Ord> LogThrottle<K> {
 
 /// Logs a failure, if it is new ([`LogThrottle::should_log`]). `$error`: `&impl Error`; then what `tracing::warn!` takes.
 macro_rules! warn_new {
-    ($throttle:expr, $key:expr, $error:expr, $($event:tt)*) => {
-        if $throttle.should_log($key, $crate::log_throttle::chain($error)) {
-            tracing::warn!(error = $error as &dyn std::error::Error, $($event)*);
+    ($throttle:expr, $key:expr, $error:expr, $($event:tt)*) => {{
+        let reason = $crate::log_throttle::chain($error);
+        if $throttle.should_log($key, reason.clone()) {
+            tracing::warn!(error = reason, $($event)*);
         }
-    };
+    }};
 }
 pub(crate) use warn_new;
 
-/// An error with all of its causes.
+/// An error with all of its causes: a log in JSON would have none of them.
 pub fn chain(error: &dyn Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
@@ -136,6 +137,8 @@ impl LogRateLimit {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
 
     fn error(text: &str) -> String {
@@ -152,6 +155,36 @@ mod tests {
         assert_eq!(
             chain(&Outer(inner)),
             "etcd does not answer: connection refused"
+        );
+    }
+
+    #[derive(Clone, Default)]
+    struct Written(Arc<Mutex<Vec<u8>>>);
+
+    impl std::io::Write for Written {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            self.0.lock().unwrap().write(bytes)
+        }
+
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_line_in_json_has_the_causes_too() {
+        let written = Written::default();
+        let writer = written.clone();
+        let logs = tracing_subscriber::fmt().json();
+        let logs = logs.with_writer(move || writer.clone()).finish();
+        tracing::subscriber::with_default(logs, || {
+            let error = Outer(std::io::Error::other("connection refused"));
+            warn_new!(LogThrottle::default(), (), &error, "retrying");
+        });
+        let line = String::from_utf8(written.0.lock().unwrap().clone()).unwrap();
+        assert!(
+            line.contains("\"etcd does not answer: connection refused\""),
+            "{line}"
         );
     }
 

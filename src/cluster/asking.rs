@@ -11,7 +11,6 @@
 //! write.
 
 use std::collections::BTreeMap;
-use std::error::Error;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -196,7 +195,7 @@ impl Asking {
                 }
             }
             Some(error) if self.throttle.should_log((), chain(error)) => {
-                let error = error as &dyn Error;
+                let error = chain(error);
                 let text = "a server without a proxy cannot be read, retrying";
                 match id {
                     Some(_) => tracing::warn!(id, %address, error, "{text}"),

@@ -17,6 +17,8 @@ use std::collections::BTreeMap;
 use prost::Message;
 use serde_json::value::{RawValue, to_raw_value};
 
+use crate::log_throttle::chain;
+
 /// The OpenAPI documents that are merged, by endpoint and format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum OpenApiFormat {
@@ -97,7 +99,7 @@ fn readable<'a, T>(
     let read = peers.iter().map(|peer| read(peer));
     let readable = read.filter_map(|parts| {
         let warn = |error: &OpenApiError| {
-            let error = error as &dyn std::error::Error;
+            let error = chain(error);
             tracing::warn!(error, "a peer's OpenAPI document is left out");
         };
         parts.inspect_err(warn).ok()

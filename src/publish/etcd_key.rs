@@ -9,7 +9,7 @@ use etcd_client::{Compare, CompareOp, GetOptions, GetResponse, PutOptions, Txn, 
 
 use crate::cluster::connector::{Session, bounded};
 use crate::cluster::source::SourceError;
-use crate::log_throttle::log_rarely;
+use crate::log_throttle::{chain, log_rarely};
 
 async fn get(
     etcd: &mut Session,
@@ -106,7 +106,7 @@ impl EtcdKey {
             && known.value == value
             && keep_alive(etcd, known.lease).await.unwrap_or(false)
         {
-            let (key, error) = (&self.key, error as &dyn std::error::Error);
+            let (key, error) = (&self.key, chain(error));
             let text = "etcd refuses to write: the key is kept alive as it is";
             log_rarely!(warn, key, error, "{text}");
             return Ok(true);

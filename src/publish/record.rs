@@ -408,7 +408,7 @@ impl Publisher {
         };
         let removed = timeout(REMOVAL_TIMEOUT, removal).await;
         if let Err(error) = removed.unwrap_or(Err(SourceError::Timeout.into())) {
-            let error = &error as &dyn std::error::Error;
+            let error = chain(&error);
             let text = "the live key could not be removed: it expires";
             tracing::warn!(error, "{text}");
         } else {

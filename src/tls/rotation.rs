@@ -14,6 +14,7 @@ use super::error::TlsError;
 use super::files::{FileSnapshot, Key, TlsFile};
 use super::metrics::CertificateMetrics;
 use crate::config::contents::{Check, Contents};
+use crate::log_throttle::chain;
 
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
@@ -75,7 +76,7 @@ impl<T> Rotation<T> {
                     metrics.in_use(group, true, &self.expirations);
                 }
                 Check::Failed(error) => {
-                    let error = &error as &dyn std::error::Error;
+                    let error = chain(&error);
                     tracing::error!(
                         files = group,
                         error,

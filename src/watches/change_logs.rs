@@ -8,7 +8,6 @@
 use std::borrow::Cow;
 use std::collections::HashMap;
 use std::convert::Infallible;
-use std::error::Error;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -22,6 +21,7 @@ use super::follower::WatchPosition;
 use crate::cluster::connector::{Connector, SharedClient, failed, within};
 use crate::cluster::etcd::{self, orders_requested_progress, told, unless_ended};
 use crate::cluster::source::SourceError;
+use crate::log_throttle::{LogThrottle, warn_new};
 use crate::net::lock;
 
 /// Limit of resources.
@@ -98,6 +98,7 @@ impl ChangeLogs {
             logs: self.logs.clone(),
             etcd: SharedClient::new(connector),
             opening: Semaphore::new(OPENING),
+            throttle: LogThrottle::default(),
         });
         async move {
             let mut tasks = JoinSet::new();
@@ -107,7 +108,9 @@ impl ChangeLogs {
                 tasks.spawn(async move {
                     tokio::select! {
                         never = reader.follow(&log) => match never {},
-                        () = unused(&reader.logs, &log) => {}
+                        () = unused(&reader.logs, &log) => {
+                            reader.throttle.recovered(&log.root);
+                        }
                     }
                 });
             }
@@ -271,6 +274,8 @@ struct LogReader {
     logs: Logs,
     etcd: SharedClient,
     opening: Semaphore,
+    /// By the prefix.
+    throttle: LogThrottle<Box<str>>,
 }
 
 impl LogReader {
@@ -283,10 +288,13 @@ impl LogReader {
                 // Deletions at that revision may be compacted too.
                 SourceError::Compacted(oldest) => log.restart_from(oldest + 1),
                 error => {
-                    tracing::warn!(
-                        root = log.root,
-                        error = &error as &dyn Error,
-                        "the etcd watch for final bookmarks failed, retrying"
+                    let (root, text) = (&*log.root, "the etcd watch for last bookmarks failed");
+                    warn_new!(
+                        self.throttle,
+                        log.root.clone(),
+                        &error,
+                        root,
+                        "{text}, retrying"
                     );
                     tokio::time::sleep(PAUSE).await;
                 }
@@ -315,6 +323,7 @@ impl LogReader {
                 };
                 let ended = || SourceError::Ended("end of stream".to_owned());
                 read(log, begin, &message.ok_or_else(ended)?, ordered)?;
+                self.throttle.recovered(&log.root);
             }
         };
         let filled: Result<Infallible, SourceError> = filling.await;

@@ -20,6 +20,7 @@ use crate::config::Config;
 use crate::discovery::clients;
 use crate::kube::gvr::Gvr;
 use crate::kube::media_type;
+use crate::log_throttle::chain;
 use crate::tls::credentials::Current;
 
 /// Longest wait for the answer of a server.
@@ -167,14 +168,14 @@ impl AskServer for ApiServers {
                 ClientError::Refused => NoAnswer::Gone,
                 _ => NoAnswer::NotNow,
             };
-            let error = &error as &dyn std::error::Error;
-            tracing::debug!(%server, path, error, "no metadata for final bookmarks");
+            let error = chain(&error);
+            tracing::debug!(%server, path, error, "no metadata for last bookmarks");
             no_answer
         })?;
         if answer.status == StatusCode::OK {
             return Ok(Some(answer.body));
         }
-        tracing::debug!(%server, path, status = %answer.status, "no metadata for final bookmarks");
+        tracing::debug!(%server, path, status = %answer.status, "no metadata for last bookmarks");
         match answer.status.is_server_error() || answer.status == StatusCode::TOO_MANY_REQUESTS {
             true => Err(NoAnswer::NotNow),
             false => Ok(None),

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use crate::documents::{files, root};
 use testkit::client::Client;
 use testkit::cluster::{Cluster, HPAS, LONG};
 use testkit::double::v1_20;
@@ -83,6 +84,18 @@ fn assert_told_once(lines: &[String], at_most: usize) {
 fn assert_count(lines: &[String], text: &str, count: usize) {
     let found = lines.iter().filter(|line| line.contains(text)).count();
     assert_eq!(found, count, "{text}\n{}", lines.join("\n"));
+}
+
+/// A log in JSON, as `install` sets it, would have none of its causes.
+#[test]
+fn no_line_has_an_error_instead_of_its_text() {
+    let mut sources = Vec::new();
+    files(&root().join("src"), "rs", &mut sources);
+    for path in sources {
+        let text = std::fs::read_to_string(&path).unwrap();
+        let is_there = text.contains("as &dyn Error") || text.contains("as &dyn std::error::Error");
+        assert!(!is_there, "{}", path.display());
+    }
 }
 
 /// Requests for `path` every 20 ms, whatever they are answered.

@@ -1,6 +1,5 @@
 //! Whether a request may read metrics: who asks, and when the apiserver is asked about it.
 
-use std::error::Error;
 use std::sync::Arc;
 use std::time::SystemTime;
 
@@ -11,7 +10,7 @@ use tokio::time::{Instant, timeout_at};
 use super::decisions::Decisions;
 use super::review::{self, DEADLINE, ReviewError, Subject, User, Verdict};
 use crate::client::{ClientError, ClientMaker};
-use crate::log_throttle::log_rarely;
+use crate::log_throttle::{chain, log_rarely};
 use crate::relay::shared::Shared;
 use crate::request::caller::{Caller, ClientConnection, UserHeaders};
 use crate::request::token;
@@ -85,7 +84,7 @@ impl Gate {
         if matches!(error, ReviewError::Client(ClientError::Refused)) {
             self.shared.local.refused();
         }
-        let cause = &error as &dyn Error;
+        let cause = chain(&error);
         log_rarely!(
             warn,
             error = cause,

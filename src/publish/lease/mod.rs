@@ -33,7 +33,7 @@ use crate::config::{IdentityConfig, is_subdomain};
 use crate::kube::version::Versions;
 use crate::local::discovery::LocalView;
 use crate::local::state::LocalState;
-use crate::log_throttle::{LogThrottle, log_rarely, warn_new};
+use crate::log_throttle::{LogThrottle, chain, log_rarely, warn_new};
 use crate::retry::Backoff;
 
 /// From 200 to 400 ms after the first failure, from 10 to 20 s at most.
@@ -149,7 +149,7 @@ impl LeaseKeeper {
         let left = timeout(FAREWELL, running.leave(None)).await;
         let left = left.unwrap_or(Err(ClientError::Timeout(FAREWELL).into()));
         if let Err(error) = left {
-            let error = &error as &dyn std::error::Error;
+            let error = chain(&error);
             tracing::warn!(error, "the Lease could not be deleted: it expires");
         }
     }
@@ -314,7 +314,7 @@ impl Running {
                 // It was renewed or deleted meanwhile.
                 Ok(Answer::Conflict | Answer::Gone) => {}
                 Err(error) => {
-                    let cause = &error as &dyn std::error::Error;
+                    let cause = chain(&error);
                     log_rarely!(warn, error = cause, "an expired Lease could not be deleted");
                     // One refused deletion must not prevent the others.
                     if matches!(error, LeaseError::Client(_)) {

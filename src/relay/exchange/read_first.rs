@@ -10,7 +10,7 @@ use pingora_http::ResponseHeader;
 use super::expired::REST_TIMEOUT;
 use super::pump::Exchange;
 use super::upload::Upload;
-use crate::log_throttle::log_rarely;
+use crate::log_throttle::{chain, log_rarely};
 use crate::relay::client::ClientSession;
 use crate::relay::documents::{DocumentMaker, Entity, Overlay, OverlayError, remove_headers};
 use crate::relay::inspect::not_found::{self, NotFound};
@@ -216,7 +216,7 @@ fn unmerged(exchange: &Exchange<'_>, error: OverlayError) -> ExchangeFailure {
         error => error,
     };
     let server = exchange.route.address;
-    let error = &error as &dyn std::error::Error;
+    let error = chain(&error);
     log_rarely!(warn, error, %server, "a discovery document cannot be served");
     ExchangeFailure::Unmerged
 }
