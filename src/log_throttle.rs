@@ -137,8 +137,6 @@ impl LogRateLimit {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use super::*;
 
     fn error(text: &str) -> String {
@@ -158,8 +156,23 @@ mod tests {
         );
     }
 
+    /// What this thread logs, in JSON.
     #[derive(Clone, Default)]
-    struct Written(Arc<Mutex<Vec<u8>>>);
+    struct Written(std::sync::Arc<Mutex<Vec<u8>>>);
+
+    impl Written {
+        fn from_now_on() -> (Self, tracing::subscriber::DefaultGuard) {
+            let written = Self::default();
+            let writer = written.clone();
+            let logs = tracing_subscriber::fmt().json();
+            let logs = logs.with_writer(move || writer.clone()).finish();
+            (written, tracing::subscriber::set_default(logs))
+        }
+
+        fn text(&self) -> String {
+            String::from_utf8(self.0.lock().unwrap().clone()).unwrap()
+        }
+    }
 
     impl std::io::Write for Written {
         fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
@@ -173,15 +186,10 @@ mod tests {
 
     #[test]
     fn a_line_in_json_has_the_causes_too() {
-        let written = Written::default();
-        let writer = written.clone();
-        let logs = tracing_subscriber::fmt().json();
-        let logs = logs.with_writer(move || writer.clone()).finish();
-        tracing::subscriber::with_default(logs, || {
-            let error = Outer(std::io::Error::other("connection refused"));
-            warn_new!(LogThrottle::default(), (), &error, "retrying");
-        });
-        let line = String::from_utf8(written.0.lock().unwrap().clone()).unwrap();
+        let (written, _logging) = Written::from_now_on();
+        let error = Outer(std::io::Error::other("connection refused"));
+        warn_new!(LogThrottle::default(), (), &error, "retrying");
+        let line = written.text();
         assert!(
             line.contains("\"etcd does not answer: connection refused\""),
             "{line}"

@@ -367,11 +367,7 @@ pub async fn unchanged_through(
         )
     };
     let _ = timeout_at(end, both).await;
-    let position = WatchPosition {
-        revision: since,
-        seen: 0,
-        names: 0,
-    };
+    let position = WatchPosition::all_of(since);
     let scope = storage::scope(resource.borrow(), namespace);
     let stored_here = stored.proof().stored_here == Some(true);
     let through = change_log.newest_safe(position, &scope, stored_here);
