@@ -108,12 +108,8 @@ impl Watch {
     /// Whether the local apiserver, which serves it, is shutting down: it says so, or it has closed its port, and lives for as
     /// long as its watches do, a minute at most.
     pub fn is_at_stopping_local(&self, shared: &Shared) -> bool {
-        shared.local.is_shutting_down() || self.is_at_closed_port(shared)
-    }
-
-    /// Whether the local apiserver, which serves it, has closed its port.
-    pub fn is_at_closed_port(&self, shared: &Shared) -> bool {
-        lock(&self.served_by).process.1 != shared.local.epoch()
+        let is_another = || lock(&self.served_by).process.1 != shared.local.epoch();
+        shared.local.is_shutting_down() || is_another()
     }
 
     /// See [`Follower::next`].
