@@ -188,14 +188,13 @@ impl Asking {
 
     fn log(&self, error: Option<&ReadError>) {
         let (id, address) = (self.server.id.as_deref(), self.server.address);
-        match error {
+        match error.map(|error| chain(error)) {
             None => {
                 if let Some(after) = self.throttle.recovered(&()) {
                     tracing::info!(id, %address, ?after, "a server without a proxy can be read");
                 }
             }
-            Some(error) if self.throttle.should_log((), chain(error)) => {
-                let error = chain(error);
+            Some(error) if self.throttle.should_log((), error.clone()) => {
                 let text = "a server without a proxy cannot be read, retrying";
                 match id {
                     Some(_) => tracing::warn!(id, %address, error, "{text}"),

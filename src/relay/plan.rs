@@ -190,8 +190,8 @@ fn plan(
         ready: context.if_ready.then_some(initialized),
         ..Planning::new(context, snapshot, tried)
     };
-    if matches!(context.info.target, Target::Discovery(_))
-        && let Some(route) = documents::plan(&planning, last)
+    if let Target::Discovery(document) = &context.info.target
+        && let Some(route) = documents::plan(&planning, document, last)
     {
         return (Some(Row::NotAResource), route.map(Box::new));
     }

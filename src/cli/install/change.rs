@@ -118,6 +118,7 @@ mod tests {
         assert_eq!(there("old.yaml"), None);
         assert_eq!(there(APISERVER).as_deref(), Some("new: apiserver\n"));
     }
+
     #[test]
     fn the_note_goes_once_others_listen_at_the_address_than_before() {
         let dir = tempfile::tempdir().unwrap();

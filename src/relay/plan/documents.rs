@@ -21,7 +21,6 @@ use crate::relay::answer::Refusal;
 use crate::relay::documents::{Overlay, UNKEPT};
 use crate::relay::plan::RequestContext;
 use crate::relay::upstream::health::TRIAL;
-use crate::request::info::Target;
 use crate::routing::decide::{NoSuchResource, Peers};
 use crate::routing::table::Server;
 
@@ -36,10 +35,14 @@ const MOST_PATIENCE: Duration = Duration::from_secs(3);
 /// `last`: as for [`super::plan`].
 pub(super) fn plan(
     planning: &Planning<'_>,
+    document: &DiscoveryDocument,
     last: Option<Refusal>,
 ) -> Option<Result<Route, Refusal>> {
     let (context, snapshot) = (planning.context, planning.snapshot);
-    let request = requested(context)?;
+    if !may_be_elsewhere(context) {
+        return None;
+    }
+    let request = document.clone();
     let shared = context.shared;
     let peer_discovery = shared.peer_discovery.load_full();
     if context.rerouted {
@@ -80,15 +83,11 @@ pub(super) fn plan(
     Some(route.ok_or_else(|| document.refusal(last)))
 }
 
-/// The requested document, if other servers may serve it or add to it.
-fn requested(context: &RequestContext<'_>) -> Option<DiscoveryDocument> {
-    let Target::Discovery(discovery) = &context.info.target else {
-        return None;
-    };
+/// Whether other servers may serve the requested document, or add to it.
+fn may_be_elsewhere(context: &RequestContext<'_>) -> bool {
     let reads = matches!(context.method, Method::GET | Method::HEAD);
     let settings = &context.settings;
-    let concerns = reads && settings.discovery != DiscoveryMode::Local && settings.rerouting;
-    concerns.then(|| discovery.clone())
+    reads && settings.discovery != DiscoveryMode::Local && settings.rerouting
 }
 
 /// The route of a peer's request. Peers get nothing of other peers: two merged documents would keep alive what no server
