@@ -133,6 +133,11 @@ impl WatchRest {
         RestEnd::Left(left)
     }
 
+    /// Its server need not wait for it.
+    pub fn leave(&mut self) {
+        self.up = None;
+    }
+
     /// No other server goes on with it, and its own still serves it.
     pub fn stays(mut self: Box<Self>) -> Delivered {
         self.stays_until = Some(Instant::now() + jittered(STAY));

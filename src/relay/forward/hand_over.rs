@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use http::request::Parts;
+use prometheus::IntGauge;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 
@@ -46,6 +47,8 @@ struct HandOver<'a> {
     from: ServedBy,
     /// Its server is shutting down, and still serves it.
     is_served: bool,
+    /// Counts it while nobody does.
+    held: Option<Open<&'a IntGauge>>,
     begun: Instant,
     deadline: Instant,
     asked: AskedServers,
@@ -71,7 +74,6 @@ pub async fn hand_over(
 ) -> Delivered {
     let (shared, begun) = (context.shared, Instant::now());
     let is_served = reason == LeaveReason::ShutsDown;
-    let _held = (!is_served).then(|| Open::new(&shared.metrics.watches.held));
     if !is_served {
         rest.watch.asked(shared, begun + PROOF_TIMEOUT).await;
     }
@@ -81,18 +83,22 @@ pub async fn hand_over(
         None => return rest.end(shared, session).await.into(),
     };
     let delivered = loop {
-        let is_over = shared.shutdown.is_leaving() || Instant::now() >= handed_over.deadline;
-        let step = match is_over {
-            true => Step::End,
-            false => handed_over.step(),
-        };
-        match step {
+        match handed_over.step() {
             Step::Ask(next) => {
                 if let Some(delivered) = handed_over.ask(session, *next).await {
                     break Some(delivered);
                 }
             }
-            _ if is_served => {
+            Step::Wait
+                if handed_over.is_served
+                    && rest.watch.is_at_closed_port(shared)
+                    && rest.watch.is_kept_elsewhere(shared) =>
+            {
+                // The process would wait for it, and kubelet for the process.
+                rest.leave();
+                handed_over.hold();
+            }
+            _ if handed_over.is_served => {
                 rest.asked = handed_over.asked;
                 return rest.stays();
             }
@@ -148,11 +154,13 @@ impl<'a> HandOver<'a> {
                 false => asked = AskedServers::default(),
             }
         }
+        let held = &context.shared.metrics.watches.held;
         Some(Self {
             context,
             watch: rest.watch.clone(),
             from,
             is_served,
+            held: (!is_served).then(|| Open::new(held)),
             begun,
             deadline: begun + settings.hand_over_timeout,
             asked,
@@ -160,9 +168,21 @@ impl<'a> HandOver<'a> {
         })
     }
 
+    /// Nobody serves it from now on.
+    fn hold(&mut self) {
+        let shared = self.context.shared;
+        self.held = Some(Open::new(&shared.metrics.watches.held));
+        self.is_served = false;
+        self.begun = Instant::now();
+        self.deadline = self.begun + self.context.settings.watch.hand_over_timeout;
+    }
+
     /// Who is asked next.
     fn step(&mut self) -> Step {
         let shared = self.context.shared;
+        if shared.shutdown.is_leaving() || Instant::now() >= self.deadline {
+            return Step::End;
+        }
         // etcd may have been restored meanwhile.
         let Some(position) = self.watch.resume_point(shared) else {
             return Step::End;

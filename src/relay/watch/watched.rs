@@ -108,8 +108,24 @@ impl Watch {
     /// Whether the local apiserver, which serves it, is shutting down: it says so, or it has closed its port, and lives for as
     /// long as its watches do, a minute at most.
     pub fn is_at_stopping_local(&self, shared: &Shared) -> bool {
-        let is_another = || lock(&self.served_by).process.1 != shared.local.epoch();
-        shared.local.is_shutting_down() || is_another()
+        shared.local.is_shutting_down() || self.is_at_closed_port(shared)
+    }
+
+    /// Whether the local apiserver, which serves it, has closed its port.
+    pub fn is_at_closed_port(&self, shared: &Shared) -> bool {
+        lock(&self.served_by).process.1 != shared.local.epoch()
+    }
+
+    /// Whether other servers keep its history from now on, as far as they can be asked: their watch caches of a custom resource
+    /// begin with the first request for it.
+    pub fn is_kept_elsewhere(&self, shared: &Shared) -> bool {
+        let snapshot = shared.published.snapshot.load();
+        let mut targets = snapshot.targets_of(self.resource.borrow()).iter();
+        targets.all(|index| {
+            let server = snapshot.servers[*index].endpoint;
+            let asked = ServedBy::new(shared, server, Some(&self.resource)).stored;
+            asked.is_none_or(|stored| stored.is_answered())
+        })
     }
 
     /// See [`Follower::next`].
