@@ -233,6 +233,12 @@ impl Wiring {
         });
         let server = server::start(shared, ports.listeners, listening, tls, metrics)
             .context("cannot start a thread")?;
+        let (owner, mut changes) = (shared.clone(), shared.local.changes());
+        control.spawn(async move {
+            while changes.changed().await.is_ok() {
+                owner.callers.revalidations.send_replace(());
+            }
+        });
         control.spawn(memory::give_back());
         Ok((server, self.control))
     }

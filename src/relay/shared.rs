@@ -65,7 +65,8 @@ pub struct Callers {
     pub authenticator: ArcSwap<Authenticator>,
     /// Headers that only peers may send.
     pub privileged: PrivilegedHeaders,
-    /// Notified when the authenticator or the credentials were replaced, and when the shutdown has begun.
+    /// Notified when the authenticator or the credentials were replaced, when the shutdown has begun, and when the state of the
+    /// local apiserver has changed.
     pub revalidations: watch::Sender<()>,
 }
 

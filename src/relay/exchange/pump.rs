@@ -315,12 +315,16 @@ impl<'s, 'w> Answer<'s, 'w> {
         down: &mut ClientSession,
         error: &Error,
     ) -> Option<End> {
-        log_break(self.server, error);
+        self.log_break(error);
         let Some(final_bookmark) = self.final_bookmark else {
             return Some(End::Broken);
         };
         let written = final_bookmark.after_break(down).await;
         self.ended_early(down, written)
+    }
+
+    pub(super) fn log_break(&self, error: &Error) {
+        log_rarely!(info, server = %self.server, error = %RedactedError(error), "the answer broke off");
     }
 
     /// The proxy ends a long-running request.
@@ -381,10 +385,6 @@ pub(super) async fn write(
     }
 }
 
-pub(super) fn log_break(server: SocketAddr, error: &Error) {
-    log_rarely!(info, %server, error = %RedactedError(error), "the answer broke off");
-}
-
 /// Passes both bodies until the answer's end. `start`: what is looked at before it is passed.
 pub(super) async fn stream(
     exchange: &Exchange<'_>,
@@ -420,7 +420,7 @@ pub(super) async fn stream(
                     && let Some(watch) = final_bookmark.and_then(FinalBookmark::rest)
                     && watch.can_be_left()
                 {
-                    log_break(exchange.route.address, error);
+                    answer.log_break(error);
                     return Ok(WatchRest::of(exchange, watch, None, code));
                 }
                 answer.piece(down, &mut up, piece).await?

@@ -11,16 +11,19 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use http::HeaderMap;
-use tokio::time::{Instant, sleep_until};
+use tokio::time::Instant;
 
-use super::pump::{Answer, Delivered, End, Exchange, log_break};
+use super::pump::{Answer, Delivered, End, Exchange};
 use crate::metrics::Open;
+use crate::net::boxed;
 use crate::relay::client::{AnswerWriter, ClientSession, Downstream};
 use crate::relay::outcome::Outcome;
 use crate::relay::shared::Shared;
 use crate::relay::upstream::UpstreamSession;
-use crate::relay::watch::{AskedServers, Dependencies, FinalBookmark, Watch, until_terminated};
+use crate::relay::watch::{AskedServers, Dependencies, FinalBookmark, Watch};
+use crate::request::caller::ClientConnection;
 use crate::request::headers::GOES_ON;
 use crate::retry::jittered;
 use crate::routing::table::ServerKind;
@@ -79,8 +82,8 @@ impl WatchRest {
         }))
     }
 
-    /// Passes the rest on to its end, or until its server stops. One function, because thousands of these futures wait: each
-    /// call that is awaited would have its arguments in it once more.
+    /// Passes the rest on to its end, or until its server stops. Thousands of these futures wait: what is needed only when
+    /// something happens is in a box of its own.
     pub async fn run(
         &mut self,
         shared: &Shared,
@@ -94,43 +97,34 @@ impl WatchRest {
         let _moved = self.moved.then(|| Open::new(&shared.metrics.moved[1]));
         let _long = downstream.outflow.long_running();
         let final_bookmark = FinalBookmark::of_watch(shared, Some(self.watch.clone()));
-        let rest = (&*self.watch, self.dependencies.server_kind);
-        let termination = until_terminated(&final_bookmark, &downstream.client, &self.dependencies);
-        let mut termination = pin!(termination);
-        let mut leaving = pin!(until_left(shared, rest, self.stays_until));
+        let rest = (&*self.watch, &self.dependencies);
+        let over = until_over(&final_bookmark, &downstream.client, rest, self.stays_until);
+        let mut over = pin!(over);
         let (unread, outflow) = (&shared.limits.unread, &downstream.outflow);
         let mut writer = AnswerWriter::new(unread, outflow, true, up.content_length()).of(up);
-        let mut answer = Answer::new(Some(&final_bookmark), self.server, &mut writer);
-        let left = loop {
-            // Boxed, because thousands of watches only wait.
-            let end = tokio::select! {
-                _ = down.read_body_or_idle(true) => Some(End::Broken),
-                () = &mut termination => Box::pin(answer.end_early(down)).await,
-                () = &mut leaving => break LeaveReason::ShutsDown,
-                piece = up.read_body() => match piece {
-                    Ok(Some(data)) => Box::pin(answer.pass(down, data, false)).await,
-                    Ok(None) => match Box::pin(up.read_trailers()).await {
-                        Ok(trailers) if is_left(shared, rest, trailers.as_ref()) => {
-                            break LeaveReason::Ended;
-                        }
-                        trailers => Box::pin(answer.end(down, async { trailers })).await,
-                    },
-                    Err(error) => {
-                        log_break(self.server, &error);
-                        break LeaveReason::BrokeOff;
-                    }
-                },
+        let end = loop {
+            let event = tokio::select! {
+                _ = down.read_body_or_idle(true) => Event::ClientGone,
+                reason = &mut over => Event::Over(reason),
+                piece = up.read_body() => Event::Read(piece),
             };
-            match end {
-                None => {}
-                Some(End::NotContinued) => break LeaveReason::BrokeOff,
-                Some(end) => return RestEnd::Ended(end.outcome(self.code, true)),
+            let passing = Passing {
+                shared,
+                rest,
+                answer: Answer::new(Some(&final_bookmark), self.server, &mut writer),
+                up,
+                down,
+            };
+            match boxed(|| passing.take(event)).await {
+                Ok(None) => {}
+                Ok(Some(end)) => return RestEnd::Ended(end.outcome(self.code, true)),
+                Err(reason) => break reason,
             }
         };
-        if left != LeaveReason::ShutsDown {
+        if end != LeaveReason::ShutsDown {
             self.up = None;
         }
-        RestEnd::Left(left)
+        RestEnd::Left(end)
     }
 
     /// Its server need not wait for it.
@@ -154,35 +148,91 @@ impl WatchRest {
     }
 }
 
-/// Resolves when the local apiserver stops, so that it need not wait for this watch. Not if this proxy was told to stop as
-/// well: it may be told a moment later.
-async fn until_left(shared: &Shared, rest: (&Watch, ServerKind), mut stays_until: Option<Instant>) {
-    let (watch, server_kind) = rest;
-    if server_kind != ServerKind::Local || !watch.can_be_left() {
-        return std::future::pending().await;
-    }
-    let mut changes = shared.local.changes();
-    loop {
-        if watch.is_at_stopping_local(shared) && !shared.shutdown.is_leaving() {
-            // Not all at the same moment.
-            let told = || Instant::now() + TOLD_TOGETHER + jittered(TOLD_TOGETHER) / 2;
-            Box::pin(sleep_until(stays_until.take().unwrap_or_else(told))).await;
-            let stops_alone = watch.is_at_stopping_local(shared) && !shared.shutdown.is_leaving();
-            if stops_alone && watch.may_leave(shared) {
-                return;
+/// What a watch waits for.
+enum Event {
+    ClientGone,
+    Over(Over),
+    Read(pingora_core::Result<Option<Bytes>>),
+}
+
+/// Why a watch does not stay at its server.
+enum Over {
+    Terminated,
+    Left,
+}
+
+/// What is needed when something happens.
+struct Passing<'a, 'w> {
+    shared: &'a Shared,
+    rest: (&'a Watch, &'a Dependencies),
+    answer: Answer<'a, 'w>,
+    up: &'a mut UpstreamSession,
+    down: &'a mut ClientSession,
+}
+
+impl Passing<'_, '_> {
+    /// How the watch has ended, if it has; an error: it is left.
+    async fn take(mut self, event: Event) -> Result<Option<End>, LeaveReason> {
+        let end = match event {
+            Event::ClientGone => Some(End::Broken),
+            Event::Over(Over::Left) => return Err(LeaveReason::ShutsDown),
+            Event::Over(Over::Terminated) => self.answer.end_early(self.down).await,
+            Event::Read(Ok(Some(data))) => self.answer.pass(self.down, data, false).await,
+            Event::Read(Ok(None)) => match self.up.read_trailers().await {
+                Ok(trailers) if is_left(self.shared, self.rest, trailers.as_ref()) => {
+                    return Err(LeaveReason::Ended);
+                }
+                trailers => self.answer.end(self.down, async { trailers }).await,
+            },
+            Event::Read(Err(error)) => {
+                self.answer.log_break(&error);
+                return Err(LeaveReason::BrokeOff);
             }
-            continue;
+        };
+        match end {
+            Some(End::NotContinued) => Err(LeaveReason::BrokeOff),
+            end => Ok(end),
         }
-        // The sender is there as long as the proxy.
-        let _ = changes.changed().await;
+    }
+}
+
+/// Resolves when the proxy is to end a watch, or when the local apiserver stops, so that it need not wait for the watch. The
+/// watch is not left if this proxy was told to stop as well: it may be told a moment later.
+async fn until_over(
+    final_bookmark: &FinalBookmark<'_>,
+    client: &ClientConnection,
+    (watch, dependencies): (&Watch, &Dependencies),
+    mut stays_until: Option<Instant>,
+) -> Over {
+    let shared = final_bookmark.shared;
+    let can_be_left = dependencies.server_kind == ServerKind::Local && watch.can_be_left();
+    let mut changes = shared.callers.revalidations.subscribe();
+    loop {
+        if dependencies.end(final_bookmark, client).await {
+            return Over::Terminated;
+        }
+        let now = Instant::now();
+        if stays_until.is_some_and(|until| until <= now) {
+            if watch.is_at_stopping_local(shared) && watch.may_leave(shared) {
+                return Over::Left;
+            }
+            stays_until = None;
+        }
+        if can_be_left && stays_until.is_none() && watch.is_at_stopping_local(shared) {
+            // Not all at the same moment.
+            stays_until = Some(now + TOLD_TOGETHER + jittered(TOLD_TOGETHER) / 2);
+        }
+        dependencies
+            .until_a_change(client, &mut changes, stays_until)
+            .await;
     }
 }
 
 /// Whether another server may go on with a watch that its server has ended: it was shutting down, or it was at a peer whose
 /// proxy says so.
-fn is_left(shared: &Shared, rest: (&Watch, ServerKind), trailers: Option<&HeaderMap>) -> bool {
-    let (watch, server_kind) = rest;
-    match server_kind {
+fn is_left(shared: &Shared, rest: (&Watch, &Dependencies), trailers: Option<&HeaderMap>) -> bool {
+    let (watch, dependencies) = rest;
+    match dependencies.server_kind {
         ServerKind::Local => watch.can_be_left() && watch.is_at_stopping_local(shared),
         _ => trailers.is_some_and(|trailers| trailers.contains_key(GOES_ON)),
     }

@@ -45,7 +45,7 @@ const HEAD_START: Duration = Duration::from_secs(1);
 
 /// Writes the final bookmark of a watch. Passes anything else as it is.
 pub struct FinalBookmark<'a> {
-    pub(super) shared: &'a Shared,
+    pub shared: &'a Shared,
     /// The request began during the drain: it ends last.
     late: bool,
     /// Only this server may have the history that the watch began with: it ends as soon as its client can go on elsewhere.

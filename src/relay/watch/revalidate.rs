@@ -12,7 +12,7 @@ use std::task::Poll;
 use std::time::{Duration, SystemTime};
 
 use tokio::sync::watch;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep_until};
 
 use super::final_bookmark::FinalBookmark;
 use crate::log_throttle::log_rarely;
@@ -36,39 +36,59 @@ pub struct Dependencies {
 }
 
 impl Dependencies {
-    /// Resolves when the proxy stops, or when the request may no longer be valid.
-    async fn until_first_change(&self, shared: &Shared, client: &ClientConnection) {
-        let mut revalidations = shared.callers.revalidations.subscribe();
+    /// Whether the proxy ends the request, and then when it is to; `false` at once if nothing speaks against it.
+    pub async fn end(&self, final_bookmark: &FinalBookmark<'_>, client: &ClientConnection) -> bool {
+        let shared = final_bookmark.shared;
         if !shared.shutdown.is_leaving() && self.is_valid(shared, client) {
-            self.until_a_change(client, &mut revalidations).await;
+            return false;
         }
+        // Boxed: it seldom comes to this, and thousands of watches wait for it.
+        Box::pin(async {
+            tokio::select! {
+                () = final_bookmark.drained() => true,
+                invalid = self.invalidated(shared, client) => {
+                    if invalid {
+                        final_bookmark.frame_ends().await;
+                    }
+                    invalid
+                }
+            }
+        })
+        .await
     }
 
-    /// Resolves a random time after the request is no longer valid. Begins with that time: it is for what comes after
-    /// [`Self::until_first_change`].
-    async fn invalidated(&self, shared: &Shared, client: &ClientConnection) {
-        let mut revalidations = shared.callers.revalidations.subscribe();
+    /// Waits a random time, and finds out whether the request is still invalid then: a file that was restored meanwhile ends
+    /// nothing. While the proxy stops, until it is.
+    async fn invalidated(&self, shared: &Shared, client: &ClientConnection) -> bool {
+        let mut changes = shared.callers.revalidations.subscribe();
         loop {
             shared.shutdown.random_drain_delay().await;
-            // Changes before this check are covered by it. A file that was restored meanwhile ends nothing.
-            revalidations.mark_unchanged();
+            // Changes before this check are covered by it.
+            changes.mark_unchanged();
             if !self.is_valid(shared, client) {
                 let text = "a long-running request ends: its certificates are no longer valid";
                 log_rarely!(info, client = ?client.address, "{text}");
-                return;
+                return true;
             }
-            self.until_a_change(client, &mut revalidations).await;
+            if !shared.shutdown.is_leaving() {
+                return false;
+            }
+            self.until_a_change(client, &mut changes, None).await;
         }
     }
 
-    async fn until_a_change(
+    /// Waits until what the request depends on may have changed, or until `time`.
+    pub async fn until_a_change(
         &self,
         client: &ClientConnection,
-        revalidations: &mut watch::Receiver<()>,
+        changes: &mut watch::Receiver<()>,
+        time: Option<Instant>,
     ) {
+        let recheck = self.until_recheck(client).map(|left| Instant::now() + left);
+        let recheck = recheck.into_iter().chain(time).min();
         // Boxed: requests with tokens need no timer.
-        let mut recheck = self.until_recheck(client).map(|time| Box::pin(sleep(time)));
-        let mut changed = pin!(revalidations.changed());
+        let mut recheck = recheck.map(|time| Box::pin(sleep_until(time)));
+        let mut changed = pin!(changes.changed());
         // Smaller than a `select!`, and every watch waits here.
         poll_fn(|context| {
             let recheck = recheck
@@ -115,16 +135,10 @@ pub async fn until_terminated(
     client: &ClientConnection,
     dependencies: &Dependencies,
 ) {
-    let shared = final_bookmark.shared;
-    dependencies.until_first_change(shared, client).await;
-    let termination = async {
-        tokio::select! {
-            () = final_bookmark.drained() => {}
-            () = dependencies.invalidated(shared, client) => final_bookmark.frame_ends().await,
-        }
-    };
-    // Boxed, because thousands of watches wait here.
-    Box::pin(termination).await;
+    let mut changes = final_bookmark.shared.callers.revalidations.subscribe();
+    while !dependencies.end(final_bookmark, client).await {
+        dependencies.until_a_change(client, &mut changes, None).await;
+    }
 }
 
 /// `end`: the last valid second of a certificate that has not expired at `now`; `None` if all have.
