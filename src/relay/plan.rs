@@ -305,12 +305,13 @@ pub fn is_of_this_etcd(context: &RequestContext<'_>, revision: i64) -> bool {
 }
 
 /// Where a watch goes whose server has stopped; `tried`: servers that do not go on with it. Nothing is asked of a server that is
-/// suspected to be frozen. If there is none, whether the local apiserver may come to be one.
+/// suspected to be frozen. If there is none, see [`StoppedWatch::histories`].
 pub fn hand_over(
     context: &RequestContext<'_>,
     watch: &StoppedWatch<'_>,
+    from: SocketAddr,
     tried: &[SocketAddr],
-) -> Result<Route, bool> {
+) -> Result<Route, Option<i64>> {
     let shared = context.shared;
     let snapshot = shared.published.snapshot.load();
     let planning = Planning::new(context, &snapshot, tried);
@@ -319,15 +320,14 @@ pub fn hand_over(
         initialized: planning.local_serves && !shared.local.is_shutting_down(),
         history_start: shared.local.history_start(),
     };
-    let frozen = &shared.servers.frozen;
     let suits_local = watch.suits_local(&snapshot, local);
     let by_local = planning.local().filter(|_| suits_local);
+    let reroutes = context.settings.rerouting && snapshot.synced;
+    let is_asked = |peer: &Server| reroutes && !tried.contains(&peer.endpoint);
     let by_peer = || {
-        let peers = watch.suitable(&snapshot);
-        let peers = peers
-            .filter(|peer| !tried.contains(&peer.endpoint) && !frozen.is_suspected(peer.endpoint));
-        let reroutes = context.settings.rerouting && snapshot.synced;
-        let peers = peers.filter(|_| reroutes);
+        let peers = watch.suitable(&snapshot).filter(|peer| is_asked(peer));
+        let frozen = &shared.servers.frozen;
+        let peers = peers.filter(|peer| !frozen.is_suspected(peer.endpoint));
         let seed = context.downstream.client.seed;
         let peer = choose(peers, Peers::any(&[]), seed, &shared.servers.health)?;
         Some(Route {
@@ -340,7 +340,7 @@ pub fn hand_over(
         row: Row::Resume,
         ..route
     });
-    route.ok_or_else(|| watch.may_suit_local(&snapshot, local))
+    route.ok_or_else(|| watch.histories(&snapshot, local, from, is_asked))
 }
 
 /// What a plan is made of.

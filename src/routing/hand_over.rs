@@ -4,8 +4,10 @@
 //! the request as the first one did: one that is not older. With a parameter that not every version knows, only one of the same
 //! version: a server ignores what it does not know.
 
+use std::net::SocketAddr;
+
 use super::decide::LocalServer;
-use super::table::{Server, Snapshot};
+use super::table::{Server, ServerKind, Snapshot};
 use crate::kube::gvr::GvrRef;
 use crate::kube::version::KubernetesVersion;
 
@@ -36,9 +38,36 @@ impl StoppedWatch<'_> {
             && self.is_understood(snapshot.local_version)
     }
 
-    /// Whether the local apiserver may come to be one that can, or it is not clear yet that it cannot.
-    pub fn may_suit_local(&self, snapshot: &Snapshot, local: LocalServer) -> bool {
-        !local.initialized || local.history_start == i64::MAX || !is_read(snapshot, local)
+    /// If no server can go on with it: the revision from which on all have their history that understand the request. `None`: one
+    /// may come to be able to, or it is not clear yet that it cannot. `from`: who has served it; `is_asked`: whether a peer is
+    /// asked once it can.
+    pub fn histories(
+        &self,
+        snapshot: &Snapshot,
+        local: LocalServer,
+        from: SocketAddr,
+        is_asked: impl Fn(&Server) -> bool,
+    ) -> Option<i64> {
+        let is_known = local.initialized && is_read(snapshot, local);
+        if !is_known || local.history_start == i64::MAX {
+            return None;
+        }
+        let listing = snapshot.targets_of(self.resource);
+        let comes = |(index, server): &(usize, &Server)| {
+            let is_there = server.live || server.endpoint == from;
+            let may_list = !server.target || listing.contains(index);
+            let has_history = server.kind == ServerKind::Proxied && !server.history_void;
+            let understands = self.is_understood(server.version);
+            is_there && may_list && has_history && understands && is_asked(server)
+        };
+        let start = |server: &Server| {
+            let start = server.history_start.filter(|_| server.ready && server.live);
+            start.filter(|start| *start > self.since)
+        };
+        let mut servers = snapshot.servers.iter().enumerate().filter(comes);
+        servers.try_fold(local.history_start, |latest, (_, server)| {
+            start(server).map(|start| start.max(latest))
+        })
     }
 
     /// The peers that can go on with it. One that is not ready may be shutting down.
@@ -77,6 +106,8 @@ mod tests {
     use crate::routing::table::things;
 
     const GROUP: (&str, &str) = ("apps", "v1");
+    const FROM: ([u8; 4], u16) = ([10, 0, 0, 9], 6443);
+    const PEER: ([u8; 4], u16) = ([10, 0, 0, 1], 6443);
     const THINGS: GvrRef<'_> = GvrRef {
         group: "apps",
         version: "v1",
@@ -176,34 +207,86 @@ mod tests {
             "it came back older"
         );
         assert!(!watch.suits_local(&snapshot(2, 24, false), local));
-        let before = snapshot(1, 24, true);
-        assert!(!watch.suits_local(&before, local) && watch.may_suit_local(&before, local));
-        for (local, may) in [
-            (
-                LocalServer {
-                    initialized: false,
-                    ..local
-                },
-                true,
-            ),
-            (
-                LocalServer {
-                    history_start: i64::MAX,
-                    ..local
-                },
-                true,
-            ),
-            (
-                LocalServer {
-                    history_start: 71,
-                    ..local
-                },
-                false,
-            ),
+        let histories = |snapshot: &Snapshot, local| {
+            assert!(!watch.suits_local(snapshot, local));
+            watch.histories(snapshot, local, FROM.into(), |_| true)
+        };
+        assert_eq!(histories(&snapshot(1, 24, true), local), None);
+        let starting = LocalServer {
+            initialized: false,
+            ..local
+        };
+        let begins = |history_start| LocalServer {
+            history_start,
+            ..local
+        };
+        for (local, start) in [
+            (starting, None),
+            (begins(i64::MAX), None),
+            (begins(71), Some(71)),
         ] {
-            let snapshot = snapshot(2, 24, true);
-            assert!(!watch.suits_local(&snapshot, local));
-            assert_eq!(watch.may_suit_local(&snapshot, local), may);
+            assert_eq!(histories(&snapshot(2, 24, true), local), start);
+        }
+    }
+
+    #[test]
+    fn who_may_come_to_go_on_is_waited_for() {
+        let not_ready = Server {
+            ready: false,
+            ..peer("not-ready", 24, 80)
+        };
+        let gone = Server {
+            live: false,
+            target: false,
+            ..peer("gone", 24, 5)
+        };
+        for (server, from, is_asked, start) in [
+            (peer("too-late", 24, 80), FROM, true, Some(80)),
+            (peer("suspected", 24, 70), FROM, true, None),
+            (peer("has-failed", 24, 70), FROM, false, Some(71)),
+            (peer("older", 20, 70), FROM, true, Some(71)),
+            (not_ready, FROM, true, None),
+            (
+                Server {
+                    history_start: None,
+                    ..peer("not-read-yet", 24, 5)
+                },
+                FROM,
+                true,
+                None,
+            ),
+            (
+                Server {
+                    history_void: true,
+                    ..peer("void", 24, 5)
+                },
+                FROM,
+                true,
+                Some(71),
+            ),
+            (
+                Server {
+                    served: None,
+                    ..peer("does-not-list", 24, 5)
+                },
+                FROM,
+                true,
+                Some(71),
+            ),
+            (gone.clone(), FROM, true, Some(71)),
+            (gone, PEER, true, None),
+        ] {
+            let id = server.id.clone();
+            assert_eq!(server.endpoint, PEER.into());
+            let mut snapshot = Snapshot::new(true, vec![server], None, Arc::default());
+            snapshot.local_read = Some((2, Instant::now()));
+            let local = LocalServer {
+                epoch: 2,
+                initialized: true,
+                history_start: 71,
+            };
+            let found = stopped(false).histories(&snapshot, local, from.into(), |_| is_asked);
+            assert_eq!(found, start, "{id}");
         }
     }
 }

@@ -89,11 +89,7 @@ pub async fn hand_over(
                     break Some(delivered);
                 }
             }
-            Step::Wait
-                if handed_over.is_served
-                    && rest.watch.is_at_closed_port(shared)
-                    && rest.watch.is_kept_elsewhere(shared) =>
-            {
+            Step::Wait if handed_over.is_served && rest.watch.may_be_held(shared) => {
                 // The process would wait for it, and kubelet for the process.
                 rest.leave();
                 handed_over.hold();
@@ -189,11 +185,11 @@ impl<'a> HandOver<'a> {
         };
         // More servers have the history from there.
         let proved = self.watch.proved_resume_point(shared);
-        let mut may_come = false;
+        let mut histories = Some(0);
         for at in proved.into_iter().chain([position]) {
             match self.route(at) {
                 Ok(route) => return Step::Ask(Box::new((route, at))),
-                Err(may_suit) => may_come |= may_suit,
+                Err(start) => histories = histories.zip(start).map(|(one, other)| one.max(other)),
             }
         }
         let log = self.watch.register(shared);
@@ -205,28 +201,26 @@ impl<'a> HandOver<'a> {
         }
         // A watch cache that has answered 410 may begin later, at its first use: at a revision that etcd had by then.
         let later = self.asked.expired().saturating_add(1);
-        let start = shared.local.history_start().max(later);
-        let is_told = log.is_none_or(|(log, _)| log.is_complete_through(start));
-        let now = Instant::now();
-        let is_pending = self.asked.is_pending(now);
-        let was_local = self.from.server == shared.config.api_server.address;
-        match is_told && was_local && !may_come && !is_pending {
-            // The local apiserver is back, and its history does not reach back far enough.
-            true => Step::End,
-            false => Step::Wait,
+        let is_told = |start: i64| log.is_none_or(|(log, _)| log.is_complete_through(start));
+        match histories {
+            // No history reaches back far enough, and etcd shows that something has changed.
+            Some(start) if is_told(start.max(later)) && !self.asked.is_pending(Instant::now()) => {
+                Step::End
+            }
+            _ => Step::Wait,
         }
     }
 
-    fn route(&self, at: ResumePoint) -> Result<Route, bool> {
+    fn route(&self, at: ResumePoint) -> Result<Route, Option<i64>> {
         let avoided = self.asked.avoided(at.revision, Instant::now());
-        let request = self.watch.request.as_ref().ok_or(false)?;
+        let request = self.watch.request.as_ref().ok_or(None)?;
         let stopped = StoppedWatch {
             resource: self.watch.resource.borrow(),
             since: at.revision,
             version: self.from.version,
             has_rare_parameters: request.has_rare_parameters,
         };
-        plan::hand_over(self.context, &stopped, &avoided)
+        plan::hand_over(self.context, &stopped, self.from.server, &avoided)
     }
 
     /// Waits until somebody may be able to go on; `false`: the client went away.

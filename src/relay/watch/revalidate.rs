@@ -137,7 +137,9 @@ pub async fn until_terminated(
 ) {
     let mut changes = final_bookmark.shared.callers.revalidations.subscribe();
     while !dependencies.end(final_bookmark, client).await {
-        dependencies.until_a_change(client, &mut changes, None).await;
+        dependencies
+            .until_a_change(client, &mut changes, None)
+            .await;
     }
 }
 

@@ -15,6 +15,7 @@ use crate::relay::plan::RequestContext;
 use crate::relay::shared::Shared;
 use crate::request::again::WatchRequest;
 use crate::request::info::{ResourceRequest, Target, is_set, query_values};
+use crate::routing::hand_over::StoppedWatch;
 use crate::watches::change_log::Withheld;
 use crate::watches::change_logs::SharedChangeLog;
 use crate::watches::follower::{Follower, NotContinued, ResumePoint, WatchPosition};
@@ -97,12 +98,27 @@ impl Watch {
         self.is_rerouted || self.request.is_some()
     }
 
-    /// Whether it is to leave an apiserver that is shutting down: for one that a peer has sent here another server must list
-    /// the resource.
+    /// Whether it is to leave an apiserver that is shutting down. One that a peer has sent here is left if the peer may find
+    /// another server.
     pub fn may_leave(&self, shared: &Shared) -> bool {
-        let snapshot = shared.published.snapshot.load();
-        let is_served_elsewhere = || !snapshot.targets_of(self.resource.borrow()).is_empty();
-        self.is_at_boundary() && (!self.is_rerouted || is_served_elsewhere())
+        let is_served_elsewhere = || {
+            let stopped = StoppedWatch {
+                resource: self.resource.borrow(),
+                since: i64::MAX,
+                version: lock(&self.served_by).version,
+                has_rare_parameters: false,
+            };
+            let snapshot = shared.published.snapshot.load();
+            stopped.suitable(&snapshot).next().is_some()
+        };
+        let is_left = || is_served_elsewhere() || self.may_be_held(shared);
+        self.is_at_boundary() && (!self.is_rerouted || is_left())
+    }
+
+    /// Whether its apiserver need not serve it any more, although no other can go on with it: its process would wait for it, and
+    /// kubelet for the process.
+    pub fn may_be_held(&self, shared: &Shared) -> bool {
+        self.is_at_closed_port(shared) && self.is_kept_elsewhere(shared)
     }
 
     /// Whether the local apiserver, which serves it, is shutting down: it says so, or it has closed its port, and lives for as
@@ -112,13 +128,13 @@ impl Watch {
     }
 
     /// Whether the local apiserver, which serves it, has closed its port.
-    pub fn is_at_closed_port(&self, shared: &Shared) -> bool {
+    fn is_at_closed_port(&self, shared: &Shared) -> bool {
         lock(&self.served_by).process.1 != shared.local.epoch()
     }
 
     /// Whether other servers keep its history from now on, as far as they can be asked: their watch caches of a custom resource
     /// begin with the first request for it.
-    pub fn is_kept_elsewhere(&self, shared: &Shared) -> bool {
+    fn is_kept_elsewhere(&self, shared: &Shared) -> bool {
         let snapshot = shared.published.snapshot.load();
         let mut targets = snapshot.targets_of(self.resource.borrow()).iter();
         targets.all(|index| {

@@ -150,24 +150,31 @@ impl World {
     /// Waits until the first proxy knows that its apiserver keeps secrets in etcd.
     async fn until_proved(&mut self) {
         let server = self.doubles[0].addr().to_string();
+        self.until_proved_of(&server).await;
+    }
+
+    async fn until_proved_of(&mut self, server: &str) {
         let log = self.proxies[0].process().log().to_owned();
         eventually("it is proved", LONG, async || {
             let log = std::fs::read_to_string(&log).unwrap();
             let mut lines = log.lines();
-            lines.any(|line| line.contains(&server) && line.contains("stored_here: Some(true)"))
+            lines.any(|line| line.contains(server) && line.contains("stored_here: Some(true)"))
         })
         .await;
     }
 
-    /// Waits until the first proxy knows that its peer has this version.
-    async fn until_peer_is(&self, version: &str) {
-        eventually("the peer's version is known", LONG, async || {
-            let status = self.proxies[0].statusz().await;
-            (status["peers"][0]["compatibilityVersion"] == version)
-                .then_some(())
-                .ok_or(status)
+    /// Waits until a proxy knows that the last server has this version, and lists so many resources more than `fewer`.
+    async fn until_last_is(&self, proxy: usize, version: &str, fewer: u64) -> u64 {
+        let id = format!("s{}", self.doubles.len() - 1);
+        eventually("the peer is known", LONG, async || {
+            let status = self.proxies[proxy].statusz().await;
+            let mut peers = status["peers"].as_array().into_iter().flatten();
+            let peer = peers.find(|peer| peer["id"] == id.as_str());
+            let peer = peer.filter(|peer| peer["compatibilityVersion"] == version);
+            let listed = peer.and_then(|peer| peer["resources"].as_u64());
+            listed.filter(|listed| *listed > fewer).ok_or(status)
         })
-        .await;
+        .await
     }
 
     /// The first apiserver is killed. One that is back before its proxy has noticed would be taken for the same process.
@@ -384,7 +391,7 @@ async fn before_a_watch_is_held_older_apiservers_begin_their_watch_caches() {
     const ASKED: &str = "/api/v1/secrets?limit=1";
     let mut world = World::new(2).await;
     world.doubles[1].change_preset(|_| v1_20());
-    world.until_peer_is("1.20").await;
+    world.until_last_is(0, "1.20", 0).await;
     let mut told = world.open(USUAL).await;
     world.until_proved().await;
     assert_eq!(world.doubles[1].count(ASKED), 0);
@@ -690,4 +697,38 @@ async fn a_watch_that_was_rerouted_goes_on_at_the_other_peer() {
     told.expect(world.write(hpas, "default", "x").await).await;
     assert!(watches(&world.doubles[3 - serves]) > 0);
     assert_eq!(world.handed_over("continued").await, 1.0);
+}
+
+/// Its server is the only newer one: it is left when its port is closed. Others that list the resource are older.
+#[tokio::test]
+async fn a_rerouted_watch_that_nobody_can_go_on_with_ends_as_soon_as_its_server_is_back() {
+    let ground = Ground::new().await;
+    let kept = vec![KeptInEtcd::new(&ground.etcd); 3];
+    let older = || v1_20().without_group("autoscaling");
+    let mut world = World::on(ground, &kept, older(), |options| options).await;
+    world.doubles[2].change_preset(|_| older());
+    let fewer = world.until_last_is(0, "1.20", 0).await;
+    let from = world.revision().await;
+    let hpas = "horizontalpodautoscalers";
+    let path =
+        format!("{HPAS_IN_DEFAULT}?watch=true&allowWatchBookmarks=true&resourceVersion={from}");
+    let mut told = world.open_path(&path).await;
+    let seen = world.write(hpas, "default", "x").await;
+    told.expect(seen).await;
+    let peer = world.proxies[1].addr().to_string();
+    world.until_proved_of(&peer).await;
+    world.doubles[2].change_preset(|_| v1_20());
+    world.until_last_is(1, "1.20", fewer).await;
+    world.doubles[1].close_port();
+    let double = &world.doubles[1];
+    eventually("nothing holds it back", LONG, async || {
+        double.open_connections() == 0
+    })
+    .await;
+    let missed = world.write(hpas, "default", "y").await;
+    world.doubles[1].start_again().await;
+    world.doubles[1].set_ready(true);
+    told.end().await;
+    assert!(told.bookmark >= Some(seen) && told.bookmark < Some(missed));
+    assert_eq!(world.handed_over("ended").await, 1.0);
 }
