@@ -81,9 +81,14 @@ impl RelayService {
         peer
     }
 
-    /// Serves one HTTP/2 request.
-    pub async fn process_stream(&self, mut session: ClientSession, downstream: &Arc<Downstream>) {
-        match self.serve_to_end(&mut session, downstream).await {
+    /// Serves one HTTP/2 request. `_running` is dropped at its end.
+    pub async fn process_stream(
+        self: Arc<Self>,
+        mut session: ClientSession,
+        downstream: Arc<Downstream>,
+        _running: impl Send,
+    ) {
+        match self.serve_to_end(&mut session, &downstream).await {
             // The client may have gone away meanwhile.
             Outcome::Answered { reusable: true, .. } => drop(session.finish_body().await),
             served => rare(|| end(session, served)).await,
@@ -97,18 +102,20 @@ impl RelayService {
         downstream: &Arc<Downstream>,
     ) -> Outcome {
         // Boxed, so that its memory is given back before a watch waits for hours.
-        let (mut delivered, watch) = boxed(|| self.serve(session, downstream.clone())).await;
+        let (mut rest, watch) = match boxed(|| self.serve(session, downstream.clone())).await {
+            (Delivered::Ended(outcome), _) => return outcome,
+            (Delivered::Continues(rest), watch) => (rest, watch),
+        };
         let outcome = loop {
-            let mut rest = match delivered {
-                Delivered::Ended(outcome) => break outcome,
-                Delivered::Continues(rest) => rest,
-            };
             // Boxed, because tokio copies the future of every request when it begins.
             match Box::pin(rest.run(&self.shared, downstream, session)).await {
                 RestEnd::Ended(outcome) => break outcome,
                 RestEnd::Left(reason) => {
                     let downstream = downstream.clone();
-                    delivered = rare(|| self.hand_over(session, rest, downstream, reason)).await;
+                    match rare(|| self.hand_over(session, rest, downstream, reason)).await {
+                        Delivered::Continues(next) => rest = next,
+                        Delivered::Ended(outcome) => break outcome,
+                    }
                 }
             }
         };

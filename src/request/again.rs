@@ -78,7 +78,7 @@ impl WatchRequest {
         let fields = header.headers.iter().filter(|(name, _)| is_kept(name));
         let fields = fields.flat_map(|(name, value)| [name.as_str().as_bytes(), value.as_bytes()]);
         let fields =
-            fields.flat_map(|part| [&(part.len() as u64).to_be_bytes()[..], part].concat());
+            fields.flat_map(|part| [&(part.len() as u16).to_be_bytes()[..], part].concat());
         let this = Self {
             target: format!("{path}?{kept}").into(),
             has_rare_parameters,
@@ -113,8 +113,8 @@ impl WatchRequest {
         let mut fields = HeaderMap::new();
         let mut packed = &*self.fields;
         let mut next = || {
-            let (length, after) = packed.split_first_chunk::<8>()?;
-            let length = usize::try_from(u64::from_be_bytes(*length)).ok()?;
+            let (length, after) = packed.split_first_chunk::<2>()?;
+            let length = usize::from(u16::from_be_bytes(*length));
             let (part, after) = after.split_at_checked(length)?;
             packed = after;
             Some(part)

@@ -229,10 +229,7 @@ impl Requests<'_> {
         let session = ClientSession::H2(Box::new(stream));
         let (service, running) = (self.service.clone(), self.running.clone().begin());
         let downstream = self.downstream.clone();
-        tokio::spawn(async move {
-            service.process_stream(session, &downstream).await;
-            drop(running);
-        });
+        tokio::spawn(service.process_stream(session, downstream, running));
         true
     }
 }

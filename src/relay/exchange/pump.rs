@@ -173,7 +173,6 @@ impl End {
 pub(super) struct Answer<'s, 'w> {
     /// Of a long-running request.
     final_bookmark: Option<&'s FinalBookmark<'s>>,
-    server: SocketAddr,
     writer: &'s mut AnswerWriter<'w>,
     /// The sending half of an HTTP/2 stream, if the request's body is sent at the same time: [`Self::progress`] notices
     /// when the client goes away, and the session does not.
@@ -185,29 +184,30 @@ pub(super) struct Answer<'s, 'w> {
 impl<'s, 'w> Answer<'s, 'w> {
     pub(super) fn new(
         final_bookmark: Option<&'s FinalBookmark<'s>>,
-        server: SocketAddr,
         writer: &'s mut AnswerWriter<'w>,
     ) -> Self {
         Self {
             final_bookmark,
-            server,
             writer,
             duplex: None,
             pending: None,
         }
     }
 
-    /// Passes on what was read of the server; `None`: it has ended the answer.
+    /// Passes on what was read of `server`; `None`: it has ended the answer.
     async fn piece(
         &mut self,
         down: &mut ClientSession,
-        up: &mut UpstreamSession,
+        (up, server): (&mut UpstreamSession, SocketAddr),
         piece: Result<Option<Bytes>, PieceError>,
     ) -> Result<Option<End>, ExchangeFailure> {
         let end = match piece {
             Ok(Some(data)) => self.pass(down, data, up.is_complete()).await,
             Ok(None) => rare(|| self.end(down, up.read_trailers())).await,
-            Err(PieceError::BrokeOff(error)) => rare(|| self.break_off(down, &error)).await,
+            Err(PieceError::BrokeOff(error)) => {
+                log_break(server, &error);
+                rare(|| self.break_off(down)).await
+            }
             Err(PieceError::Failed(failure)) => return Err(failure),
         };
         match end {
@@ -259,7 +259,7 @@ impl<'s, 'w> Answer<'s, 'w> {
         }
         watch.wrote(self.writer);
         match last {
-            true => self.end(down, std::future::ready(Ok(None))).await,
+            true => rare(|| self.end(down, std::future::ready(Ok(None)))).await,
             false => None,
         }
     }
@@ -310,21 +310,12 @@ impl<'s, 'w> Answer<'s, 'w> {
 
     /// The connection to the server broke. A watch may end as if its apiserver had ended it: a reset would make the client
     /// list again.
-    pub(super) async fn break_off(
-        &mut self,
-        down: &mut ClientSession,
-        error: &Error,
-    ) -> Option<End> {
-        self.log_break(error);
+    async fn break_off(&mut self, down: &mut ClientSession) -> Option<End> {
         let Some(final_bookmark) = self.final_bookmark else {
             return Some(End::Broken);
         };
         let written = final_bookmark.after_break(down).await;
         self.ended_early(down, written)
-    }
-
-    pub(super) fn log_break(&self, error: &Error) {
-        log_rarely!(info, server = %self.server, error = %RedactedError(error), "the answer broke off");
     }
 
     /// The proxy ends a long-running request.
@@ -385,6 +376,10 @@ pub(super) async fn write(
     }
 }
 
+pub(super) fn log_break(server: SocketAddr, error: &Error) {
+    log_rarely!(info, %server, error = %RedactedError(error), "the answer broke off");
+}
+
 /// Passes both bodies until the answer's end. `start`: what is looked at before it is passed.
 pub(super) async fn stream(
     exchange: &Exchange<'_>,
@@ -394,10 +389,11 @@ pub(super) async fn stream(
     (code, mut start): (u16, AnswerStart<'_>),
     final_bookmark: Option<&FinalBookmark<'_>>,
 ) -> Result<Delivered, ExchangeFailure> {
+    let server = exchange.route.address;
     // A short request has no room for it.
     let mut termination = final_bookmark.map(|it| rare(|| termination(exchange, it)));
     let mut writer = exchange.answer_writer(up.content_length()).of(&up);
-    let mut answer = Answer::new(final_bookmark, exchange.route.address, &mut writer);
+    let mut answer = Answer::new(final_bookmark, &mut writer);
     answer.duplex = duplex(down, upload, final_bookmark);
     let end = loop {
         let full = answer.pending.is_some();
@@ -420,10 +416,10 @@ pub(super) async fn stream(
                     && let Some(watch) = final_bookmark.and_then(FinalBookmark::rest)
                     && watch.can_be_left()
                 {
-                    answer.log_break(error);
+                    log_break(server, error);
                     return Ok(WatchRest::of(exchange, watch, None, code));
                 }
-                answer.piece(down, &mut up, piece).await?
+                answer.piece(down, (&mut up, server), piece).await?
             }
             end = answer.progress() => end,
             () = upload.progress() => None,

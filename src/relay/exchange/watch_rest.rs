@@ -6,7 +6,6 @@
 //!
 //! A watch whose server stops is left ([`RestEnd::Left`]): another server may go on with it.
 
-use std::net::SocketAddr;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,7 +14,7 @@ use bytes::Bytes;
 use http::HeaderMap;
 use tokio::time::Instant;
 
-use super::pump::{Answer, Delivered, End, Exchange};
+use super::pump::{Answer, Delivered, End, Exchange, log_break};
 use crate::metrics::Open;
 use crate::net::boxed;
 use crate::relay::client::{AnswerWriter, ClientSession, Downstream};
@@ -41,7 +40,6 @@ pub struct WatchRest {
     up: Option<UpstreamSession>,
     /// The HTTP status.
     pub code: u16,
-    server: SocketAddr,
     pub watch: Arc<Watch>,
     pub dependencies: Dependencies,
     /// When this server began to serve it.
@@ -72,7 +70,6 @@ impl WatchRest {
         Delivered::Continues(Box::new(Self {
             up,
             code,
-            server: exchange.route.address,
             watch,
             dependencies: exchange.dependencies(),
             begun: Instant::now(),
@@ -111,7 +108,7 @@ impl WatchRest {
             let passing = Passing {
                 shared,
                 rest,
-                answer: Answer::new(Some(&final_bookmark), self.server, &mut writer),
+                answer: Answer::new(Some(&final_bookmark), &mut writer),
                 up,
                 down,
             };
@@ -185,7 +182,7 @@ impl Passing<'_, '_> {
                 trailers => self.answer.end(self.down, async { trailers }).await,
             },
             Event::Read(Err(error)) => {
-                self.answer.log_break(&error);
+                log_break(self.rest.0.served_by().server, &error);
                 return Err(LeaveReason::BrokeOff);
             }
         };

@@ -31,7 +31,7 @@ pub struct Watch {
     follower: Mutex<Follower>,
     /// Notified when a piece was passed on.
     pub(super) passed: Notify,
-    pub resource: Gvr,
+    pub resource: Arc<Gvr>,
     /// Empty for all namespaces.
     namespace: Box<str>,
     /// A peer's proxy has sent it here, which asks other servers itself.
@@ -75,8 +75,12 @@ impl Watch {
         let request = context.again.clone().filter(|_| goes_on);
         let is_followed = has_bookmarks || request.is_some();
         let namespace = resource.namespace.as_ref().into();
-        let resource = GvrRef::from(resource).owned();
-        let asked_for = is_followed.then_some(&resource);
+        let resource = GvrRef::from(resource);
+        // Shared with all watches of what servers list as their own.
+        let snapshot = context.shared.published.snapshot.load();
+        let listed = snapshot.holders(resource).map(|(name, _)| name.clone());
+        let resource = listed.unwrap_or_else(|| Arc::new(resource.owned()));
+        let asked_for = is_followed.then_some(&*resource);
         Self {
             follower: Mutex::new(match is_followed {
                 true => Follower::new(format, start(context.query)),
