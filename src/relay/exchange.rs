@@ -100,7 +100,7 @@ pub async fn run(
         metrics.own_time.observe(own_time);
         if whole {
             // A watch without an event.
-            start.iter().for_each(|start| start.avoided());
+            start.iter().for_each(|_| exchange.avoided());
             exchange.release(up, upload).await;
             return Ok(End::Whole.outcome(code, upload.is_read()).into());
         }

@@ -141,6 +141,7 @@ impl RelayService {
         let target = header.uri.path_and_query().map(PathAndQuery::as_str);
         let target: Box<str> = target.unwrap_or_default().into();
         let context = self.context(session, &mut header, &target, downstream, now);
+        drop(header);
         forward::hand_over(&context, session, rest, reason).await
     }
 

@@ -156,7 +156,7 @@ impl Expiry<'_> {
     }
 
     /// Counts a watch that another server serves, as soon as that is known.
-    fn avoided(&self, metrics: &WatchMetrics) {
+    pub(super) fn avoided(&self, metrics: &WatchMetrics) {
         if self.is_asked() && self.handed_over().is_none() {
             metrics.expired(true);
         }
@@ -164,12 +164,12 @@ impl Expiry<'_> {
 }
 
 /// The beginning of an answer's body, which may be a 410. `None`: the rest passes as it is.
-pub(super) type AnswerStart<'a> = Option<Box<BeginningBody<'a>>>;
+pub(super) type AnswerStart = Option<Box<BeginningBody>>;
 
 /// What was read of the first event.
-pub(super) struct BeginningBody<'a> {
-    expiry: Expiry<'a>,
-    metrics: &'a WatchMetrics,
+pub(super) struct BeginningBody {
+    /// Of a server that is asked because another one has answered 410, or has stopped.
+    is_asked: bool,
     first: FirstEvent,
     content_type: Option<HeaderValue>,
     /// For its beginning, then for its rest.
@@ -184,19 +184,19 @@ pub(super) enum PieceError {
     Failed(ExchangeFailure),
 }
 
-impl BeginningBody<'_> {
-    /// Counts a watch that this server serves instead of another.
-    pub(super) fn avoided(&self) {
-        self.expiry.avoided(self.metrics);
+impl BeginningBody {
+    /// What was read, if no more is looked at.
+    pub(super) fn take_read(&mut self) -> Bytes {
+        self.first.take_kept()
     }
 }
 
 /// What is to be looked at of an answer with this header, which passes.
-pub(super) fn answer_start<'a>(
-    expiry: Expiry<'a>,
-    metrics: &'a WatchMetrics,
+pub(super) fn answer_start(
+    expiry: Expiry<'_>,
+    metrics: &WatchMetrics,
     response: &ResponseHeader,
-) -> AnswerStart<'a> {
+) -> AnswerStart {
     // The length of one answer cannot be that of another.
     let is_watch =
         response.status == StatusCode::OK && !response.headers.contains_key(CONTENT_LENGTH);
@@ -206,8 +206,7 @@ pub(super) fn answer_start<'a>(
         return None;
     };
     Some(Box::new(BeginningBody {
-        expiry,
-        metrics,
+        is_asked: expiry.is_asked(),
         first: FirstEvent::new(format),
         content_type: response.headers.get(CONTENT_TYPE).cloned(),
         deadline: Instant::now() + QUIET,
@@ -218,11 +217,11 @@ pub(super) fn answer_start<'a>(
 /// again.
 pub(super) async fn next_piece(
     up: &mut UpstreamSession,
-    start: &mut AnswerStart<'_>,
+    start: &mut AnswerStart,
 ) -> Result<Option<Bytes>, PieceError> {
     while let Some(beginning) = start {
         let begun = beginning.first.is_begun();
-        let is_asked = beginning.expiry.is_asked();
+        let is_asked = beginning.is_asked;
         // Boxed, because it is over after the first event.
         let read = Box::pin(timeout_at(beginning.deadline, up.read_body())).await;
         let look = match read {
@@ -256,7 +255,6 @@ pub(super) async fn next_piece(
             }
             FirstLook::Error(..) if is_asked => ExchangeFailure::NotContinued,
             FirstLook::Error(_, data) | FirstLook::NoError(data) => {
-                beginning.avoided();
                 *start = None;
                 return Ok(Some(data));
             }

@@ -93,6 +93,13 @@ impl Exchange<'_> {
         self.expiry.is_some_and(|it| it.is_asked())
     }
 
+    /// Nothing that was looked at of the answer was a 410.
+    pub(super) fn avoided(&self) {
+        if let Some(expiry) = &self.expiry {
+            expiry.avoided(&self.context.shared.metrics.watches);
+        }
+    }
+
     /// What a long-running request depends on.
     pub(super) fn dependencies(&self) -> Dependencies {
         Dependencies {
@@ -386,10 +393,11 @@ pub(super) async fn stream(
     down: &mut ClientSession,
     mut up: UpstreamSession,
     upload: &mut Upload,
-    (code, mut start): (u16, AnswerStart<'_>),
+    (code, mut start): (u16, AnswerStart),
     final_bookmark: Option<&FinalBookmark<'_>>,
 ) -> Result<Delivered, ExchangeFailure> {
     let server = exchange.route.address;
+    let is_handed_over = exchange.expiry.is_some_and(|it| it.handed_over().is_some());
     // A short request has no room for it.
     let mut termination = final_bookmark.map(|it| rare(|| termination(exchange, it)));
     let mut writer = exchange.answer_writer(up.content_length()).of(&up);
@@ -397,18 +405,18 @@ pub(super) async fn stream(
     answer.duplex = duplex(down, upload, final_bookmark);
     let end = loop {
         let full = answer.pending.is_some();
-        // It needs nothing of its request any more.
-        if start.is_none()
+        // It needs nothing of its request any more. Who hands a watch over looks itself.
+        if (start.is_none() || is_handed_over)
             && !full
             && !upload.is_expected()
             && let Some(watch) = final_bookmark.and_then(FinalBookmark::rest)
         {
-            return Ok(WatchRest::of(exchange, watch, Some(up), code));
+            return Ok(WatchRest::of(exchange, watch, (Some(up), start), code));
         }
         let (idle, followed) = upload.interest(down);
         let followed = followed && !(idle && answer.duplex.is_some());
         let end = tokio::select! {
-            piece = answer_piece(&mut up, &mut start), if !full => {
+            piece = answer_piece(exchange, &mut up, &mut start), if !full => {
                 if start.is_none() && piece.is_ok() {
                     upload.forget();
                 }
@@ -417,7 +425,7 @@ pub(super) async fn stream(
                     && watch.can_be_left()
                 {
                     log_break(server, error);
-                    return Ok(WatchRest::of(exchange, watch, None, code));
+                    return Ok(WatchRest::of(exchange, watch, (None, None), code));
                 }
                 answer.piece(down, (&mut up, server), piece).await?
             }
@@ -435,7 +443,7 @@ pub(super) async fn stream(
         break end;
     };
     // A quiet watch may end before it is clear that no 410 comes.
-    start.iter().for_each(|start| start.avoided());
+    start.iter().for_each(|_| exchange.avoided());
     if let End::Whole = end {
         exchange.release(up, upload).await;
     }
@@ -444,11 +452,16 @@ pub(super) async fn stream(
 
 /// Reads the next piece of an answer. May be dropped and called again.
 async fn answer_piece(
+    exchange: &Exchange<'_>,
     up: &mut UpstreamSession,
-    start: &mut AnswerStart<'_>,
+    start: &mut AnswerStart,
 ) -> Result<Option<Bytes>, PieceError> {
     match start {
-        Some(_) => next_piece(up, start).await,
+        Some(_) => {
+            let piece = next_piece(up, start).await?;
+            exchange.avoided();
+            Ok(piece)
+        }
         None => up.read_body().await.map_err(PieceError::BrokeOff),
     }
 }

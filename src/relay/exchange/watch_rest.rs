@@ -14,11 +14,12 @@ use bytes::Bytes;
 use http::HeaderMap;
 use tokio::time::Instant;
 
+use super::expired::{AnswerStart, PieceError, next_piece};
 use super::pump::{Answer, Delivered, End, Exchange, log_break};
 use crate::metrics::Open;
 use crate::net::boxed;
 use crate::relay::client::{AnswerWriter, ClientSession, Downstream};
-use crate::relay::outcome::Outcome;
+use crate::relay::outcome::{ExchangeFailure, Outcome};
 use crate::relay::shared::Shared;
 use crate::relay::upstream::UpstreamSession;
 use crate::relay::watch::{AskedServers, Dependencies, FinalBookmark, Watch};
@@ -26,6 +27,7 @@ use crate::request::caller::ClientConnection;
 use crate::request::headers::GOES_ON;
 use crate::retry::jittered;
 use crate::routing::table::ServerKind;
+use crate::shutdown::ShutdownPhase;
 use crate::watches::metrics::LeaveReason;
 
 /// Between the signals to an apiserver and to its proxy, if both are told to stop.
@@ -38,6 +40,10 @@ const STAY: Duration = Duration::from_secs(1);
 pub struct WatchRest {
     /// `None`: its server has stopped.
     up: Option<UpstreamSession>,
+    /// The beginning of the answer, if it is still to be looked at.
+    start: AnswerStart,
+    /// What was read of the answer and not passed on.
+    read: Option<Box<Bytes>>,
     /// The HTTP status.
     pub code: u16,
     pub watch: Arc<Watch>,
@@ -64,11 +70,13 @@ impl WatchRest {
     pub(super) fn of(
         exchange: &Exchange<'_>,
         watch: Arc<Watch>,
-        up: Option<UpstreamSession>,
+        (up, start): (Option<UpstreamSession>, AnswerStart),
         code: u16,
     ) -> Delivered {
         Delivered::Continues(Box::new(Self {
             up,
+            start,
+            read: None,
             code,
             watch,
             dependencies: exchange.dependencies(),
@@ -99,11 +107,15 @@ impl WatchRest {
         let mut over = pin!(over);
         let (unread, outflow) = (&shared.limits.unread, &downstream.outflow);
         let mut writer = AnswerWriter::new(unread, outflow, true, up.content_length()).of(up);
+        let mut read = self.read.take();
         let end = loop {
-            let event = tokio::select! {
-                _ = down.read_body_or_idle(true) => Event::ClientGone,
-                reason = &mut over => Event::Over(reason),
-                piece = up.read_body() => Event::Read(piece),
+            let event = match read.take() {
+                Some(data) => Event::Read(Ok(Some(*data))),
+                None => tokio::select! {
+                    _ = down.read_body_or_idle(true) => Event::ClientGone,
+                    reason = &mut over => Event::Over(reason),
+                    piece = up.read_body() => Event::Read(piece),
+                },
             };
             let passing = Passing {
                 shared,
@@ -122,6 +134,34 @@ impl WatchRest {
             self.up = None;
         }
         RestEnd::Left(end)
+    }
+
+    /// Waits until it is clear that its server goes on with it. Holds little: thousands of watches wait for that at once.
+    pub async fn begins(
+        &mut self,
+        shared: &Shared,
+        down: &mut ClientSession,
+    ) -> Result<(), ExchangeFailure> {
+        let Some(up) = self.up.as_mut().filter(|_| self.start.is_some()) else {
+            return Ok(());
+        };
+        let piece = tokio::select! {
+            piece = next_piece(up, &mut self.start) => Some(piece),
+            _ = down.read_body_or_idle(true) => None,
+            () = shared.shutdown.reaches(ShutdownPhase::Leaving) => None,
+        };
+        let read = match piece {
+            Some(Ok(data)) => data,
+            Some(Err(PieceError::Failed(failure))) => return Err(failure),
+            Some(Err(PieceError::BrokeOff(_))) => {
+                self.up = None;
+                None
+            }
+            // What passes the rest on notices it, too.
+            None => self.start.take().map(|mut start| start.take_read()),
+        };
+        self.read = read.map(Box::new);
+        Ok(())
     }
 
     /// Its server need not wait for it.

@@ -16,6 +16,7 @@ use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 
 use super::ForwardedRequest;
 use crate::metrics::Open;
+use crate::net::boxed;
 use crate::relay::client::ClientSession;
 use crate::relay::exchange::{self, Delivered, Expiry, Leaving, ResumedWatch, Upload, WatchRest};
 use crate::relay::outcome::{ExchangeFailure, Outcome};
@@ -273,7 +274,16 @@ impl<'a> HandOver<'a> {
         self.watch.resume_point(shared)?;
         let before = self.watch.resumes(at);
         let resumed = ResumedWatch::handed_over(&self.watch, permit);
-        match self.exchange(session, header, &route, &resumed).await {
+        // Boxed, because thousands wait in what comes before and after it.
+        let delivered = boxed(|| self.exchange(session, header, &route, &resumed)).await;
+        let delivered = match delivered {
+            Ok(Delivered::Continues(mut next)) => match next.begins(shared, session).await {
+                Ok(()) => Ok(Delivered::Continues(next)),
+                Err(failure) => Err(failure),
+            },
+            ended => ended,
+        };
+        match delivered {
             Ok(delivered) => {
                 self.continued = resumed.accepted();
                 self.watch.is_served_by(server);
@@ -304,7 +314,8 @@ impl<'a> HandOver<'a> {
             true => (now + SERVED_TIMEOUT, now + SERVED_TIMEOUT),
             false => (self.deadline.min(now + PROOF_TIMEOUT), now + PACED_TIMEOUT),
         };
-        let served_by = self.watch.is_stored_by(shared, server, proof).await?;
+        let stored = boxed(|| self.watch.is_stored_by(shared, server, proof));
+        let served_by = stored.await?;
         let waiting = Instant::now();
         let asking = shared.limits.hand_overs.of(server).acquire_owned();
         let permit = timeout_at(permit, asking).await.ok()?.ok()?;
@@ -331,7 +342,6 @@ impl<'a> HandOver<'a> {
             has_answer: true,
             tried: &[],
         });
-        let running = Box::pin(exchange::run(&exchange, session, header, &mut upload, None));
-        running.await
+        exchange::run(&exchange, session, header, &mut upload, None).await
     }
 }
