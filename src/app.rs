@@ -231,14 +231,14 @@ impl Wiring {
             }
             takeover::give_way(&relay, serving, listens).await;
         });
-        let server = server::start(shared, ports.listeners, listening, tls, metrics)
-            .context("cannot start a thread")?;
         let (owner, mut changes) = (shared.clone(), shared.local.changes());
         control.spawn(async move {
             while changes.changed().await.is_ok() {
                 owner.callers.revalidations.send_replace(());
             }
         });
+        let server = server::start(shared, ports.listeners, listening, tls, metrics)
+            .context("cannot start a thread")?;
         control.spawn(memory::give_back());
         Ok((server, self.control))
     }

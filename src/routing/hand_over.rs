@@ -54,14 +54,16 @@ impl StoppedWatch<'_> {
         }
         let listing = snapshot.targets_of(self.resource);
         let comes = |(index, server): &(usize, &Server)| {
-            let is_there = server.live || server.endpoint == from;
+            // A history that is not there yet begins later than all.
+            let is_there = server.live && server.initialized || server.endpoint == from;
             let may_list = !server.target || listing.contains(index);
             let has_history = server.kind == ServerKind::Proxied && !server.history_void;
             let understands = self.is_understood(server.version);
             is_there && may_list && has_history && understands && is_asked(server)
         };
         let start = |server: &Server| {
-            let start = server.history_start.filter(|_| server.ready && server.live);
+            let is_back = server.endpoint != from || server.ready && server.live;
+            let start = server.history_start.filter(|_| is_back);
             start.filter(|start| *start > self.since)
         };
         let mut servers = snapshot.servers.iter().enumerate().filter(comes);
@@ -231,9 +233,13 @@ mod tests {
 
     #[test]
     fn who_may_come_to_go_on_is_waited_for() {
-        let not_ready = Server {
+        let not_ready = |start| Server {
             ready: false,
-            ..peer("not-ready", 24, 80)
+            ..peer("not-ready", 24, start)
+        };
+        let starting = Server {
+            initialized: false,
+            ..not_ready(5)
         };
         let gone = Server {
             live: false,
@@ -245,7 +251,11 @@ mod tests {
             (peer("suspected", 24, 70), FROM, true, None),
             (peer("has-failed", 24, 70), FROM, false, Some(71)),
             (peer("older", 20, 70), FROM, true, Some(71)),
-            (not_ready, FROM, true, None),
+            (not_ready(5), FROM, true, None),
+            (not_ready(80), FROM, true, Some(80)),
+            (not_ready(80), PEER, true, None),
+            (starting.clone(), FROM, true, Some(71)),
+            (starting, PEER, true, None),
             (
                 Server {
                     history_start: None,

@@ -245,7 +245,8 @@ async fn until_over(
     let can_be_left = dependencies.server_kind == ServerKind::Local && watch.can_be_left();
     let mut changes = shared.callers.revalidations.subscribe();
     loop {
-        if dependencies.end(final_bookmark, client).await {
+        let stops = until_stopping(shared, watch, can_be_left);
+        if dependencies.end(final_bookmark, client, stops).await {
             return Over::Terminated;
         }
         let now = Instant::now();
@@ -262,6 +263,15 @@ async fn until_over(
         dependencies
             .until_a_change(client, &mut changes, stays_until)
             .await;
+    }
+}
+
+/// Resolves when the local apiserver stops, and this proxy does not, if a watch there can be left.
+async fn until_stopping(shared: &Shared, watch: &Watch, can_be_left: bool) {
+    let mut changes = shared.callers.revalidations.subscribe();
+    while !can_be_left || !watch.is_at_stopping_local(shared) || shared.shutdown.is_leaving() {
+        // The sender is there as long as the proxy.
+        let _ = changes.changed().await;
     }
 }
 

@@ -90,8 +90,7 @@ pub async fn hand_over(
                     break Some(delivered);
                 }
             }
-            Step::Wait if handed_over.is_served && rest.watch.may_be_held(shared) => {
-                // The process would wait for it, and kubelet for the process.
+            Step::Wait if handed_over.is_to_be_held() => {
                 rest.leave();
                 handed_over.hold();
             }
@@ -165,11 +164,18 @@ impl<'a> HandOver<'a> {
         })
     }
 
+    /// Whether its server need not serve it until somebody can go on with it. Not if one is asked again soon.
+    fn is_to_be_held(&self) -> bool {
+        let is_pending = self.asked.is_pending(Instant::now());
+        self.is_served && !is_pending && self.watch.may_be_held(self.context.shared)
+    }
+
     /// Nobody serves it from now on.
     fn hold(&mut self) {
         let shared = self.context.shared;
         self.held = Some(Open::new(&shared.metrics.watches.held));
         self.is_served = false;
+        self.asked = AskedServers::default();
         self.begun = Instant::now();
         self.deadline = self.begun + self.context.settings.watch.hand_over_timeout;
     }
@@ -203,12 +209,12 @@ impl<'a> HandOver<'a> {
         // A watch cache that has answered 410 may begin later, at its first use: at a revision that etcd had by then.
         let later = self.asked.expired().saturating_add(1);
         let is_told = |start: i64| log.is_none_or(|(log, _)| log.is_complete_through(start));
-        match histories {
-            // No history reaches back far enough, and etcd shows that something has changed.
-            Some(start) if is_told(start.max(later)) && !self.asked.is_pending(Instant::now()) => {
-                Step::End
-            }
-            _ => Step::Wait,
+        let is_told = histories.is_some_and(|start| is_told(start.max(later)));
+        let is_pending = self.asked.is_pending(Instant::now());
+        // No history reaches back far enough, and etcd shows that something has changed: also with what it has told meanwhile.
+        match is_told && !is_pending && self.watch.proved_resume_point(shared) == proved {
+            true => Step::End,
+            false => Step::Wait,
         }
     }
 

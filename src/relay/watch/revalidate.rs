@@ -5,7 +5,7 @@
 //! be made now, it ends: at a random time within `shutdown.drain`, so that clients do not all reconnect at once. A
 //! request continues when a certificate or CA was only added or renewed.
 
-use std::future::poll_fn;
+use std::future::{pending, poll_fn};
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::Poll;
@@ -36,8 +36,14 @@ pub struct Dependencies {
 }
 
 impl Dependencies {
-    /// Whether the proxy ends the request, and then when it is to; `false` at once if nothing speaks against it.
-    pub async fn end(&self, final_bookmark: &FinalBookmark<'_>, client: &ClientConnection) -> bool {
+    /// Whether the proxy ends the request, and then when it is to; `false` at once if nothing speaks against it, and as soon as
+    /// its server `stops`.
+    pub async fn end(
+        &self,
+        final_bookmark: &FinalBookmark<'_>,
+        client: &ClientConnection,
+        stops: impl Future<Output = ()>,
+    ) -> bool {
         let shared = final_bookmark.shared;
         if !shared.shutdown.is_leaving() && self.is_valid(shared, client) {
             return false;
@@ -52,6 +58,7 @@ impl Dependencies {
                     }
                     invalid
                 }
+                () = stops => false,
             }
         })
         .await
@@ -136,7 +143,7 @@ pub async fn until_terminated(
     dependencies: &Dependencies,
 ) {
     let mut changes = final_bookmark.shared.callers.revalidations.subscribe();
-    while !dependencies.end(final_bookmark, client).await {
+    while !dependencies.end(final_bookmark, client, pending()).await {
         dependencies
             .until_a_change(client, &mut changes, None)
             .await;

@@ -2,6 +2,7 @@
 //! bookmark, and where another server can go on with it.
 
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
@@ -25,6 +26,8 @@ use crate::watches::stored_here::{Question, Stored};
 
 /// Revisions before that of a watch that comes back, from which on etcd is read for it and others.
 const EARLIER: i64 = 1000;
+/// A watch whose apiserver has closed its port looks so often, once in one or two seconds, whether others have answered.
+const MOST_LOOKS: u8 = 5;
 
 /// A watch while it passes.
 pub struct Watch {
@@ -43,6 +46,8 @@ pub struct Watch {
     /// What another server is asked for; `None`: it cannot go on.
     pub request: Option<Arc<WatchRequest>>,
     served_by: Mutex<ServedBy>,
+    /// How often other servers had not answered yet.
+    looks: AtomicU8,
 }
 
 /// The process of a server that serves a watch.
@@ -93,6 +98,7 @@ impl Watch {
             transformed: format.transformed(context.accept.as_ref()).map(Box::new),
             request,
             served_by: Mutex::new(ServedBy::new(context.shared, server, asked_for)),
+            looks: AtomicU8::new(0),
             resource,
         }
     }
@@ -120,9 +126,10 @@ impl Watch {
     }
 
     /// Whether its apiserver need not serve it any more, although no other can go on with it: its process would wait for it, and
-    /// kubelet for the process.
+    /// kubelet for the process. Before, other servers are asked, for a limited time.
     pub fn may_be_held(&self, shared: &Shared) -> bool {
-        self.is_at_closed_port(shared) && self.is_kept_elsewhere(shared)
+        let is_over = || self.looks.fetch_add(1, Ordering::Relaxed) >= MOST_LOOKS;
+        self.is_at_closed_port(shared) && (self.is_kept_elsewhere(shared) || is_over())
     }
 
     /// Whether the local apiserver, which serves it, is shutting down: it says so, or it has closed its port, and lives for as
@@ -139,6 +146,10 @@ impl Watch {
     /// Whether other servers keep its history from now on, as far as they can be asked: their watch caches of a custom resource
     /// begin with the first request for it.
     fn is_kept_elsewhere(&self, shared: &Shared) -> bool {
+        let settings = &shared.settings.load().watch;
+        if !settings.hand_over && !settings.bookmark_on_shutdown {
+            return true;
+        }
         let snapshot = shared.published.snapshot.load();
         let mut targets = snapshot.targets_of(self.resource.borrow()).iter();
         targets.all(|index| {
