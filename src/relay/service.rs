@@ -135,7 +135,9 @@ impl RelayService {
     ) -> Delivered {
         let now = Instant::now();
         let request = rest.watch.request.as_ref();
-        let Some(mut header) = request.and_then(|request| request.after(0, now)) else {
+        // Boxed, so that there is no room for it while the watch waits.
+        let header = request.and_then(|request| request.after(0, now).map(Box::new));
+        let Some(mut header) = header else {
             return rest.end(&self.shared, session).await.into();
         };
         let target = header.uri.path_and_query().map(PathAndQuery::as_str);

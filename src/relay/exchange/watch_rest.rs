@@ -27,7 +27,6 @@ use crate::request::caller::ClientConnection;
 use crate::request::headers::GOES_ON;
 use crate::retry::jittered;
 use crate::routing::table::ServerKind;
-use crate::shutdown::ShutdownPhase;
 use crate::watches::metrics::LeaveReason;
 
 /// Between the signals to an apiserver and to its proxy, if both are told to stop.
@@ -137,18 +136,13 @@ impl WatchRest {
     }
 
     /// Waits until it is clear that its server goes on with it. Holds little: thousands of watches wait for that at once.
-    pub async fn begins(
-        &mut self,
-        shared: &Shared,
-        down: &mut ClientSession,
-    ) -> Result<(), ExchangeFailure> {
+    pub async fn begins(&mut self, down: &mut ClientSession) -> Result<(), ExchangeFailure> {
         let Some(up) = self.up.as_mut().filter(|_| self.start.is_some()) else {
             return Ok(());
         };
         let piece = tokio::select! {
             piece = next_piece(up, &mut self.start) => Some(piece),
             _ = down.read_body_or_idle(true) => None,
-            () = shared.shutdown.reaches(ShutdownPhase::Leaving) => None,
         };
         let read = match piece {
             Some(Ok(data)) => data,
@@ -245,7 +239,7 @@ async fn until_over(
     let can_be_left = dependencies.server_kind == ServerKind::Local && watch.can_be_left();
     let mut changes = shared.callers.revalidations.subscribe();
     loop {
-        let stops = until_stopping(shared, watch, can_be_left);
+        let stops = || until_stopping(shared, watch, can_be_left);
         if dependencies.end(final_bookmark, client, stops).await {
             return Over::Terminated;
         }

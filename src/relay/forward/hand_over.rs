@@ -283,7 +283,7 @@ impl<'a> HandOver<'a> {
         // Boxed, because thousands wait in what comes before and after it.
         let delivered = boxed(|| self.exchange(session, header, &route, &resumed)).await;
         let delivered = match delivered {
-            Ok(Delivered::Continues(mut next)) => match next.begins(shared, session).await {
+            Ok(Delivered::Continues(mut next)) => match next.begins(session).await {
                 Ok(()) => Ok(Delivered::Continues(next)),
                 Err(failure) => Err(failure),
             },

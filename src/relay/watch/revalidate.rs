@@ -38,11 +38,11 @@ pub struct Dependencies {
 impl Dependencies {
     /// Whether the proxy ends the request, and then when it is to; `false` at once if nothing speaks against it, and as soon as
     /// its server `stops`.
-    pub async fn end(
+    pub async fn end<S: Future<Output = ()>>(
         &self,
         final_bookmark: &FinalBookmark<'_>,
         client: &ClientConnection,
-        stops: impl Future<Output = ()>,
+        stops: impl FnOnce() -> S,
     ) -> bool {
         let shared = final_bookmark.shared;
         if !shared.shutdown.is_leaving() && self.is_valid(shared, client) {
@@ -58,7 +58,7 @@ impl Dependencies {
                     }
                     invalid
                 }
-                () = stops => false,
+                () = stops() => false,
             }
         })
         .await
@@ -143,7 +143,7 @@ pub async fn until_terminated(
     dependencies: &Dependencies,
 ) {
     let mut changes = final_bookmark.shared.callers.revalidations.subscribe();
-    while !dependencies.end(final_bookmark, client, pending()).await {
+    while !dependencies.end(final_bookmark, client, pending).await {
         dependencies
             .until_a_change(client, &mut changes, None)
             .await;
