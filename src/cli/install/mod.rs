@@ -36,9 +36,6 @@ pub enum Platform {
 
 #[derive(Args)]
 pub struct InstallArguments {
-    /// What set up the node.
-    #[arg(value_enum)]
-    platform: Platform,
     #[command(flatten)]
     options: Options,
     /// Archive with the image, which is imported into the node's containerd first.
@@ -53,9 +50,6 @@ pub struct InstallArguments {
 
 #[derive(Args)]
 pub struct UninstallArguments {
-    /// What set up the node.
-    #[arg(value_enum)]
-    platform: Platform,
     /// Uninstall even if clients would lose what only other servers serve, or if etcd cannot be asked.
     #[arg(long)]
     force: bool,
@@ -65,6 +59,8 @@ pub struct UninstallArguments {
 
 #[derive(Args)]
 struct How {
+    /// What set up the node.
+    platform: Platform,
     /// Where the node's files are.
     #[arg(long, value_name = "DIR", default_value = "/")]
     root: PathBuf,
@@ -89,6 +85,7 @@ pub fn uninstall(arguments: &UninstallArguments) -> ExitCode {
 }
 
 fn ended(how: &How, asks: bool, work: impl Future<Output = Done>) -> ExitCode {
+    let Platform::Kubeadm = how.platform;
     if !may_ask(!asks || how.yes || how.dry_run, "changes files") {
         return ExitCode::from(USAGE);
     }
@@ -96,7 +93,6 @@ fn ended(how: &How, asks: bool, work: impl Future<Output = Done>) -> ExitCode {
 }
 
 async fn installed(arguments: &InstallArguments) -> Done {
-    let Platform::Kubeadm = arguments.platform;
     let how = &arguments.how;
     let host = Host::new(&how.root);
     let mut options = arguments.options.clone();
@@ -154,7 +150,6 @@ async fn installed(arguments: &InstallArguments) -> Done {
 }
 
 async fn uninstalled(arguments: &UninstallArguments) -> Done {
-    let Platform::Kubeadm = arguments.platform;
     let how = &arguments.how;
     let host = Host::new(&how.root);
     let (Plan { before: from, .. }, settings) = planned_on(&host, &Options::default(), 1)?;
