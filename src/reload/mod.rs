@@ -46,17 +46,14 @@ pub fn start(
     metrics: Arc<ReloadMetrics>,
     control: &mut JoinSet<()>,
 ) {
-    let LoadedConfig { values, text, .. } = inputs.loaded;
     if !inputs.path.is_file() {
         tracing::info!("the configuration is not a file, and is not read again");
         return;
     }
     let reloader = Reloader {
-        contents: Contents::new(Ok(text)),
-        started_with: values.clone(),
-        values,
-        path: inputs.path,
-        log_filter: inputs.log_filter,
+        contents: Contents::new(Ok(inputs.loaded.text.clone())),
+        values: inputs.loaded.values.clone(),
+        inputs,
         settings,
         metrics,
     };
@@ -64,12 +61,10 @@ pub fn start(
 }
 
 struct Reloader {
-    path: PathBuf,
+    inputs: ReloadInputs,
     contents: Contents<Result<String, Vec<Problem>>>,
-    started_with: EffectiveValues,
     /// Of the file in use.
     values: EffectiveValues,
-    log_filter: Option<LogFilter>,
     settings: Arc<SharedSettings>,
     metrics: Arc<ReloadMetrics>,
 }
@@ -87,8 +82,9 @@ impl Reloader {
     }
 
     fn check(&mut self) {
-        let found = config::read_again(&self.path);
-        let parse = |found: &Result<String, _>| config::parse_at(&self.path, found.clone()?);
+        let path = &self.inputs.path;
+        let found = config::read_again(path);
+        let parse = |found: &Result<String, _>| config::parse_at(path, found.clone()?);
         match self.contents.check(found, parse) {
             Check::NothingNew => {}
             Check::New(loaded) => self.apply(loaded),
@@ -103,17 +99,17 @@ impl Reloader {
     fn apply(&mut self, loaded: LoadedConfig) {
         let LoadedConfig { config, values, .. } = loaded;
         self.settings.store(&config);
-        if let Some(set) = &self.log_filter {
+        if let Some(set) = &self.inputs.log_filter {
             set(&config.logging.filter);
         }
         let changed = changes(&self.values, &values);
         let changed = changed.iter().filter(|(key, _)| is_reloaded(key));
-        let changed = changed.map(|(key, change)| match (*key, &self.log_filter) {
+        let changed = changed.map(|(key, change)| match (*key, &self.inputs.log_filter) {
             (FILTER, None) => format!("{change} (RUST_LOG is set and counts instead)"),
             _ => change.clone(),
         });
         let changed = joined(changed, "; ");
-        let waiting = waiting(&self.started_with, &values);
+        let waiting = waiting(&self.inputs.loaded.values, &values);
         match waiting.join("; ").as_str() {
             "" => tracing::info!(changed, "the configuration file was read again"),
             needs_restart => tracing::warn!(
