@@ -12,8 +12,9 @@ use prometheus::Registry;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
+use crate::admin::metrics::Gauges;
+use crate::admin::pages::Pages;
 use crate::admin::predecessor::{self, AdminListener};
-use crate::admin::status::StatusReader;
 use crate::cluster::Foundation;
 use crate::cluster::catalog::{CatalogInputs, OwnServer, Published};
 use crate::cluster::connector::Connector;
@@ -210,15 +211,17 @@ impl Wiring {
         let metrics = Arc::new(CertificateMetrics::new(&self.registry)?);
         rotate::start(rotations, certificates, shared, &metrics, control);
         let reload_metrics = Arc::new(ReloadMetrics::new(&self.registry)?);
-        let status = StatusReader {
+        let connections = ConnectionMetrics::new(&self.registry)?;
+        let pages = Pages {
             shared: shared.clone(),
             certificates: metrics,
             reload: reload_metrics.clone(),
             identity: self.identity_metrics,
+            gauges: Gauges::new(&self.registry)?,
+            registry: self.registry,
         };
-        let metrics = ConnectionMetrics::new(&self.registry)?;
         let (admin, maker) = ((ports.admin, ports.secure_admin), self.given.maker);
-        let admin_bound = admin::start(admin, status, self.registry, tls.clone(), maker, control)?;
+        let admin_bound = admin::start(admin, pages, tls.clone(), maker, control);
         if let Some(inputs) = reload {
             reload::start(inputs, self.given.settings, reload_metrics, control);
         }
@@ -237,7 +240,7 @@ impl Wiring {
                 owner.callers.revalidations.send_replace(());
             }
         });
-        let server = server::start(shared, ports.listeners, listening, tls, metrics)
+        let server = server::start(shared, ports.listeners, listening, tls, connections)
             .context("cannot start a thread")?;
         control.spawn(memory::give_back());
         Ok((server, self.control))

@@ -10,6 +10,6 @@ pub mod predecessor;
 mod reference;
 pub mod secure;
 mod start;
-pub mod status;
+mod status;
 
 pub use self::start::start;

@@ -1,6 +1,7 @@
 //! The operator's port: `/livez`, `/readyz`, `/metrics`, `/statusz`. Plain HTTP, loopback only.
 
 use std::fmt::Display;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use http::header::ACCEPT;
@@ -10,10 +11,13 @@ use prometheus::Registry;
 use super::metrics::Gauges;
 use super::page;
 use super::page::host::is_by_address;
-use super::status::StatusReader;
 use crate::kube::media_type;
 use crate::metrics;
+use crate::publish::metrics::IdentityMetrics;
+use crate::relay::shared::Shared;
+use crate::reload::metrics::ReloadMetrics;
 use crate::request::info::query_values;
+use crate::tls::metrics::CertificateMetrics;
 
 pub(super) const TEXT: &str = "text/plain; charset=utf-8";
 const HTML: &str = "text/html; charset=utf-8";
@@ -31,11 +35,14 @@ pub(super) enum Reasons {
     Withheld,
 }
 
-/// Responds to requests on the admin port.
+/// Responds to requests on the admin port; `status` reads what `/statusz` and `/readyz` say.
 pub struct Pages {
-    pub(super) status: StatusReader,
-    pub(super) registry: Registry,
-    pub(super) gauges: Gauges,
+    pub shared: Arc<Shared>,
+    pub certificates: Arc<CertificateMetrics>,
+    pub reload: Arc<ReloadMetrics>,
+    pub identity: IdentityMetrics,
+    pub gauges: Gauges,
+    pub registry: Registry,
 }
 
 impl Pages {
@@ -55,8 +62,8 @@ impl Pages {
     }
 
     pub(super) fn metrics(&self) -> AdminResponse {
-        let checks = self.status.checks();
-        self.gauges.set(&self.status.shared, &checks);
+        let checks = self.checks();
+        self.gauges.set(&self.shared, &checks);
         match metrics::text(&self.registry) {
             Ok(text) => (StatusCode::OK, PROMETHEUS, text),
             Err(error) => internal_error(error),
@@ -68,7 +75,7 @@ impl Pages {
             let why = "ask for it by an IP address or as localhost";
             return text(StatusCode::MISDIRECTED_REQUEST, why);
         }
-        let status = self.status.document().await;
+        let status = self.document().await;
         let (content_type, written) = match prefers_json(request) {
             true => (JSON, serde_json::to_string_pretty(&status)),
             false => (HTML, page::with(&status)),
@@ -81,7 +88,7 @@ impl Pages {
 
     /// 500 once a background task has panicked: only a restart helps.
     pub(super) fn livez(&self) -> AdminResponse {
-        match self.status.shared.control_panicked.load(Ordering::Relaxed) {
+        match self.shared.control_panicked.load(Ordering::Relaxed) {
             false => text(StatusCode::OK, "ok"),
             true => internal_error("[-]control failed: a task has panicked\nlivez check failed"),
         }
@@ -90,7 +97,7 @@ impl Pages {
     /// Text like that of kube-apiserver's `/readyz`: failed checks are always named, all checks with `?verbose`.
     pub(super) fn readyz(&self, query: Option<&str>, reasons: Reasons) -> AdminResponse {
         let verbose = query_values(query, "verbose").next().is_some();
-        let checks = self.status.checks();
+        let checks = self.checks();
         let ready = checks.iter().all(|check| check.missing.is_none());
         if ready && !verbose {
             return text(StatusCode::OK, "ok");

@@ -4,16 +4,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use prometheus::Registry;
 use tokio::sync::{Mutex, watch};
 use tokio::task::JoinSet;
 
 use super::accept::{AdminPort, serve_http};
-use super::metrics::Gauges;
 use super::pages::Pages;
 use super::predecessor::AdminListener;
 use super::secure::{Gate, SecurePort};
-use super::status::StatusReader;
 use crate::client::ClientMaker;
 use crate::tls::serving::ServingTls;
 
@@ -29,29 +26,24 @@ const PORT: AdminPort = AdminPort {
 /// apiserver. Returns what becomes true when the operator's port is there.
 pub fn start(
     (listener, secure): (AdminListener, Option<AdminListener>),
-    status: StatusReader,
-    registry: Registry,
+    pages: Pages,
     tls: Arc<ArcSwap<ServingTls>>,
     maker: Arc<ClientMaker>,
     control: &mut JoinSet<()>,
-) -> Result<watch::Receiver<bool>, prometheus::Error> {
-    let pages = Arc::new(Pages {
-        gauges: Gauges::new(&registry)?,
-        status,
-        registry,
-    });
+) -> watch::Receiver<bool> {
+    let pages = Arc::new(pages);
     let (bound, is_bound) = watch::channel(false);
     control.spawn(serve(listener, bound, pages.clone()));
     if let Some(listener) = secure {
         let secure = SecurePort {
-            gate: Gate::new(pages.status.shared.clone(), maker),
+            gate: Gate::new(pages.shared.clone(), maker),
             pages,
             tls,
             handshake_lock: Mutex::default(),
         };
         control.spawn(secure.run(listener));
     }
-    Ok(is_bound)
+    is_bound
 }
 
 /// Serves `pages` until dropped. `bound` becomes true when the port is there.

@@ -12,28 +12,19 @@ use super::document::{
     AddedGroupVersion, CertificatesStatus, CheckStatus, CustomStatus, DiscoveryStatus, EtcdStatus,
     PeerStatus, ResourceStatus, ServerStatus, StatusDocument, WatchesStatus, WindowStatus,
 };
+use super::pages::Pages;
 use crate::cluster::catalog::Published;
 use crate::config::DefaultVersion;
 use crate::kube::gvr::{Custom, Gvr, Pair, api_version};
-use crate::publish::metrics::IdentityMetrics;
 use crate::relay::shared::Shared;
 use crate::relay::upstream::health::Health;
-use crate::reload::metrics::ReloadMetrics;
 use crate::routing::table::{Holders, Server, ServerKind, Snapshot};
 use crate::tls::metrics::{CertificateMetrics, rfc3339};
 use crate::watches::metrics::{HandOverResult, WatchMetrics};
 
-/// Reads what the serving threads share.
-pub struct StatusReader {
-    pub shared: Arc<Shared>,
-    pub certificates: Arc<CertificateMetrics>,
-    pub reload: Arc<ReloadMetrics>,
-    pub identity: IdentityMetrics,
-}
-
-impl StatusReader {
+impl Pages {
     /// The proxy is ready while none of these fails.
-    pub fn checks(&self) -> [CheckStatus; 7] {
+    pub(super) fn checks(&self) -> [CheckStatus; 7] {
         let shared = &self.shared;
         let (local, snapshot) = (&shared.local, shared.published.snapshot.load());
         let unless = |ok: bool, why: &str| (!ok).then(|| why.to_owned());
@@ -75,7 +66,7 @@ impl StatusReader {
     }
 
     /// Everything that `/statusz` shows.
-    pub async fn document(&self) -> StatusDocument {
+    pub(super) async fn document(&self) -> StatusDocument {
         let facts = self.facts().await;
         let shared = &self.shared;
         let snapshot = shared.published.snapshot.load();
