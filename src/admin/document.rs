@@ -4,7 +4,7 @@
 //! may meet another version of this program: it ignores fields that it does not know, and those that are missing get their
 //! default.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 
@@ -157,9 +157,9 @@ sections! {
     /// Resources that every apiserver serves, because objects in etcd define them.
     pub struct CustomStatus {
         /// Group versions of aggregated APIs.
-        pub aggregated: Vec<String>,
+        pub aggregated: BTreeSet<String>,
         /// Resources of CRDs, by group.
-        pub definitions: BTreeMap<String, Vec<String>>,
+        pub definitions: BTreeMap<String, BTreeSet<String>>,
     }
 }
 

@@ -1,7 +1,7 @@
 //! Reads the state that the serving threads share: for `/statusz`, `/readyz` and the gauges. Read anew for each
 //! response.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use serde_json::Value;
@@ -169,21 +169,15 @@ fn certificates(metrics: &CertificateMetrics) -> CertificatesStatus {
 }
 
 fn custom(custom: &Custom) -> CustomStatus {
-    let mut definitions: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
+    let mut status = CustomStatus::default();
     for Pair(group, resource) in custom.definitions.keys() {
-        definitions.entry(group).or_default().insert(resource);
+        let resources = status.definitions.entry(group.clone()).or_default();
+        resources.insert(resource.clone());
     }
-    let aggregated = custom.aggregated.iter();
-    let aggregated: BTreeSet<_> = aggregated
-        .map(|Pair(group, version)| api_version(group, version))
-        .collect();
-    CustomStatus {
-        aggregated: aggregated.into_iter().collect(),
-        definitions: definitions
-            .into_iter()
-            .map(|(group, resources)| (group.to_owned(), strings(resources)))
-            .collect(),
+    for Pair(group, version) in &custom.aggregated {
+        status.aggregated.insert(api_version(group, version));
     }
+    status
 }
 
 /// What peers serve and the local apiserver does not, and whose documents say so.
