@@ -13,14 +13,13 @@ use super::document::{
     PeerStatus, ResourceStatus, ServerStatus, StatusDocument, WatchesStatus, WindowStatus,
 };
 use super::pages::Pages;
-use crate::cluster::catalog::Published;
 use crate::config::DefaultVersion;
 use crate::kube::gvr::{Custom, Gvr, Pair, api_version};
 use crate::relay::shared::Shared;
 use crate::relay::upstream::health::Health;
 use crate::routing::table::{Holders, Server, ServerKind, Snapshot};
 use crate::tls::metrics::{CertificateMetrics, rfc3339};
-use crate::watches::metrics::{HandOverResult, WatchMetrics};
+use crate::watches::metrics::HandOverResult;
 
 impl Pages {
     /// The proxy is ready while none of these fails.
@@ -70,12 +69,20 @@ impl Pages {
         let snapshot = shared.published.snapshot.load();
         let peers = snapshot.servers.iter();
         let resources = snapshot.resources().into_iter();
+        let (etcd, watches) = (shared.published.etcd.load(), &shared.metrics.watches);
         StatusDocument {
             certificates: certificates(&self.certificates),
             config: self.reload.status(),
             custom: custom(&snapshot.custom),
             discovery: discovery(shared),
-            etcd: etcd(&shared.published, snapshot.synced),
+            etcd: EtcdStatus {
+                age_seconds: etcd.heard.elapsed().as_secs_f64(),
+                lists: etcd.lists,
+                restores: etcd.restores,
+                revision: etcd.revision,
+                synced: snapshot.synced,
+                undecodable: etcd.undecodable,
+            },
             facts,
             peers: peers
                 .map(|server| peer(server, &shared.servers.health))
@@ -85,7 +92,12 @@ impl Pages {
                 .collect(),
             server: self.server(&snapshot),
             time: rfc3339(OffsetDateTime::now_utc().unix_timestamp()),
-            watches: watches(&shared.metrics.watches),
+            watches: WatchesStatus {
+                continued: watches.left_and(HandOverResult::Continued),
+                ended: watches.left_and(HandOverResult::Ended),
+                held: watches.held.get(),
+                open: watches.count_open(),
+            },
             window: self.window(&snapshot),
         }
     }
@@ -134,27 +146,6 @@ impl Pages {
             missing,
             version: env!("CARGO_PKG_VERSION").to_owned(),
         }
-    }
-}
-
-fn watches(metrics: &WatchMetrics) -> WatchesStatus {
-    WatchesStatus {
-        continued: metrics.left_and(HandOverResult::Continued),
-        ended: metrics.left_and(HandOverResult::Ended),
-        held: metrics.held.get(),
-        open: metrics.count_open(),
-    }
-}
-
-fn etcd(published: &Published, synced: bool) -> EtcdStatus {
-    let etcd = published.etcd.load();
-    EtcdStatus {
-        age_seconds: etcd.heard.elapsed().as_secs_f64(),
-        lists: etcd.lists,
-        restores: etcd.restores,
-        revision: etcd.revision,
-        synced,
-        undecodable: etcd.undecodable,
     }
 }
 
