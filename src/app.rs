@@ -105,7 +105,6 @@ impl Wiring {
     fn new(config: &Config, certificates: &Certificates) -> anyhow::Result<(Self, CatalogInputs)> {
         let registry = Registry::new();
         let credentials = certificates.credentials.clone();
-        let keys = EtcdKeys::new(&config.etcd.prefix, &config.identity.lease_namespaces);
         let (id_sender, id) = watch::channel(config.identity.server_id.as_deref().map(Arc::from));
         let (apiserver_id_sender, apiserver_id) = watch::channel(None);
         let (published, ends) = Published::new();
@@ -120,7 +119,7 @@ impl Wiring {
             },
             local: Arc::default(),
             credentials,
-            keys,
+            keys: EtcdKeys::new(&config.etcd.prefix, &config.identity.lease_namespaces),
             published,
         };
         let wiring = Self {

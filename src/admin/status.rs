@@ -129,7 +129,6 @@ impl Pages {
             .iter()
             .filter_map(|check| check.missing.clone())
             .collect();
-        let history_start = Some(shared.local.history_start()).filter(|start| *start != i64::MAX);
         let text =
             |id: &watch::Receiver<Option<Arc<str>>>| id.borrow().as_deref().map(str::to_owned);
         ServerStatus {
@@ -138,7 +137,7 @@ impl Pages {
             compatibility_version: snapshot.local_version.map(|version| version.to_string()),
             discovery_known: snapshot.local_known,
             endpoint: shared.own.endpoint.to_string(),
-            history_start,
+            history_start: Some(shared.local.history_start()).filter(|start| *start != i64::MAX),
             id: text(&shared.own.id),
             identity_lease_kept_by: self.identity.keeper().map(str::to_owned),
             initialized: shared.local.is_initialized(),

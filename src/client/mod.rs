@@ -132,9 +132,8 @@ impl ClientMaker {
         timeout: Duration,
     ) -> Result<Self, MakerError> {
         let name = ServerName::try_from(server_name.to_owned());
-        let name = name.map_err(|_| MakerError(server_name.to_owned()))?;
         Ok(Self {
-            name,
+            name: name.map_err(|_| MakerError(server_name.to_owned()))?,
             credentials,
             trust,
             identity,

@@ -42,14 +42,12 @@ impl<T> Rotation<T> {
     ) -> Result<(T, Self), TlsError> {
         let reading = FileSnapshot::read(&files);
         let made = make(&reading)?;
-        let fingerprint = Contents::new(reading.fingerprint());
-        let expirations = reading.expirations().collect();
         let rotation = Self {
             group,
+            fingerprint: Contents::new(reading.fingerprint()),
+            expirations: reading.expirations().collect(),
             files,
             make: Box::new(make),
-            fingerprint,
-            expirations,
             reminded: BTreeMap::new(),
         };
         Ok((made, rotation))

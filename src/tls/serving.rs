@@ -54,11 +54,9 @@ impl ServingTls {
         };
         let by_address = selection.by_address.keys();
         let by_address = by_address.map(|address| Ok((*address, server(selection.at(*address))?)));
-        let by_address = by_address.collect::<Result<_, TlsError>>()?;
-        let default = server(selection)?;
         let tls = Self {
-            default,
-            by_address,
+            by_address: by_address.collect::<Result<_, TlsError>>()?,
+            default: server(selection)?,
         };
         Ok((tls, cas))
     }

@@ -67,9 +67,8 @@ impl Selection {
 
     /// What is chosen from for connections to this address.
     pub(super) fn at(&self, address: IpAddr) -> Self {
-        let unnamed = self.by_address.get(&address).copied();
         Self {
-            unnamed,
+            unnamed: self.by_address.get(&address).copied(),
             ..self.clone()
         }
     }

@@ -49,7 +49,6 @@ impl Certificate {
         }
         let issuer = content.whole(Tag::Sequence)?;
         let mut validity = content.sequence()?;
-        let (not_before, not_after) = (time(&mut validity)?, time(&mut validity)?);
         let subject = content.whole(Tag::Sequence)?;
         names::attributes(issuer)?;
         names::attributes(subject)?;
@@ -63,8 +62,8 @@ impl Certificate {
             version,
             issuer: part(issuer),
             subject: part(subject),
-            not_before,
-            not_after,
+            not_before: time(&mut validity)?,
+            not_after: time(&mut validity)?,
             key: Key::read(key_info, &raw)?,
             key_info: part(key_info),
             signed: part(signed),

@@ -69,11 +69,9 @@ impl PresentedChain {
     /// The leaf comes first. `None`: the chain is empty, or a certificate cannot be parsed; Go fails the handshake then.
     pub fn parse<D: AsRef<[u8]>>(chain: &[D]) -> Option<Self> {
         let mut parsed = parse(chain).ok()?.into_iter();
-        let leaf = parsed.next()?;
-        let intermediates = parsed.collect();
         Some(Self {
-            leaf,
-            intermediates,
+            leaf: parsed.next()?,
+            intermediates: parsed.collect(),
         })
     }
 
