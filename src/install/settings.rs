@@ -342,7 +342,7 @@ fn merged(old: &Value, derived: &Value) -> Value {
             for key in keys(section) {
                 let value = match (key.as_str(), &section[&key]) {
                     (_, Value::Null) => None,
-                    ("additionalBindAddresses", value) => Some(union(into.get(&key), value)),
+                    ("additionalBindAddresses", _) => Some(union(into, section, &key)),
                     // An operator's own choices.
                     ("goawayChance" | "delay" | "drain", value) => {
                         into.get(&key).or(Some(value)).cloned()
@@ -356,13 +356,10 @@ fn merged(old: &Value, derived: &Value) -> Value {
     values
 }
 
-fn union(old: Option<&Value>, new: &Value) -> Value {
+fn union(old: &Value, new: &Value, key: &str) -> Value {
     let address = |it: &Value| it.as_str().and_then(|it| it.parse::<SocketAddr>().ok());
-    let mut all = old
-        .and_then(Value::as_sequence)
-        .cloned()
-        .unwrap_or_default();
-    for value in new.as_sequence().into_iter().flatten() {
+    let mut all = items(old, &[key]).to_vec();
+    for value in items(new, &[key]) {
         if !all.iter().any(|known| address(known) == address(value)) {
             all.push(value.clone());
         }
