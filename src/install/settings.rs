@@ -291,10 +291,8 @@ impl Derived<'_> {
         let old = parse("proxy.yaml", before.unwrap_or("{}"))?;
         let text = format!("{HEADER}{}", write(&merged(&old, &self.values))?);
         let config = checked(&text)?;
-        match before.filter(|before| config::parse(before).as_ref() == Ok(&config)) {
-            Some(before) => Ok((before.to_owned(), config)),
-            None => Ok((text, config)),
-        }
+        let same = before.filter(|before| config::parse(before).as_ref() == Ok(&config));
+        Ok((same.map_or(text, str::to_owned), config))
     }
 }
 
