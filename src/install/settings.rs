@@ -163,31 +163,23 @@ impl Derived<'_> {
         let why = "it would reject the proxy's front-proxy credentials (see kubeadm's front-proxy certificates)";
         let key = "requestHeaderClientCAFile";
         self.set_flag(S, key, "requestheader-client-ca-file", why)?;
-        self.request_headers();
-        self.sni()?;
-        self.tls_options();
-        self.goaway_chance();
-        Ok(())
-    }
-
-    fn request_headers(&mut self) {
         // Without the flag: any.
         let names = self.flags.list("requestheader-allowed-names");
-        self.set("serving", "requestHeaderAllowedNames", names);
+        self.set(S, "requestHeaderAllowedNames", names);
         for list in NameList::ALL {
             if let Some((section, key)) = config::names_key(list).split_once('.') {
                 self.set_list(section, key, self.flags.list(list.field()));
             }
         }
-    }
-
-    fn goaway_chance(&mut self) {
+        self.sni()?;
+        self.tls_options();
         let given = self.flags.get("goaway-chance");
         let given = given.and_then(|it| it.parse::<f64>().ok());
         let chance = given.or((self.node.servers > 1).then_some(GOAWAY_CHANCE));
         if let Some(chance) = chance.filter(|chance| *chance > 0.0) {
-            self.set("serving", "goawayChance", chance);
+            self.set(S, "goawayChance", chance);
         }
+        Ok(())
     }
 
     /// `cert,key` or `cert,key:name,name`.
