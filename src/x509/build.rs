@@ -41,9 +41,7 @@ struct Search<'a> {
 impl<'a> Search<'a> {
     /// Whether the chain can be extended to a root; `None`: the budget is spent.
     fn reaches_root(&mut self, chain: &mut Vec<&'a Certificate>) -> Option<bool> {
-        let Some(last) = chain.last().copied() else {
-            return Some(false);
-        };
+        let last = *chain.last()?;
         for root in candidates(self.roots, last) {
             if self.signed_last(root, chain)? && self.is_valid(root, chain) {
                 return Some(true);
