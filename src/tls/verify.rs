@@ -26,7 +26,7 @@ pub struct AcceptParsable {
 impl AcceptParsable {
     /// Clients are sent the names of `cas`, so that those with several certificates choose a suitable one.
     pub fn new(cas: &ClientCas) -> Self {
-        let subjects = cas.users.subjects().chain(cas.peers.subjects());
+        let subjects = cas.certificates().map(|it| &it.subject[..]);
         Self {
             hints: hints(&subjects.collect()),
         }

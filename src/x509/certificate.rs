@@ -19,7 +19,7 @@ pub struct Certificate {
     pub(super) raw: Bytes,
     pub(super) version: i64,
     pub(super) issuer: Bytes,
-    pub(super) subject: Bytes,
+    pub subject: Bytes,
     /// Unix seconds.
     pub(super) not_before: i64,
     pub(super) not_after: i64,

@@ -44,15 +44,8 @@ impl Roots {
     /// Whether both have a CA in common: subject and public key identify it, because its certificate may be renewed.
     pub fn shares_authority(&self, others: &Self) -> bool {
         let ours: HashSet<_> = self.0.iter().map(Certificate::authority).collect();
-        others
-            .0
-            .iter()
-            .any(|other| ours.contains(&other.authority()))
-    }
-
-    /// Subjects, in DER.
-    pub fn subjects(&self) -> impl Iterator<Item = &[u8]> {
-        self.0.iter().map(|root| &root.subject[..])
+        let mut theirs = others.certificates();
+        theirs.any(|it| ours.contains(&it.authority()))
     }
 
     /// Whether a chain leads from the leaf to a root, is valid at `now` (Unix seconds) and may be used by clients.
