@@ -46,10 +46,7 @@ impl<'a> DerReader<'a> {
 
     /// The next value with tag and length; it must have this tag.
     pub(super) fn whole(&mut self, tag: Tag) -> Option<&'a [u8]> {
-        match self.is_next(tag) {
-            true => self.0.tlv_bytes().ok(),
-            false => None,
-        }
+        self.is_next(tag).then(|| self.0.tlv_bytes().ok())?
     }
 
     /// A reader of the next value, a SEQUENCE.
