@@ -283,7 +283,7 @@ impl Client {
         let Some(connection) = &mut self.connection else {
             return std::future::pending().await;
         };
-        let end = ConnectionEnd::of((&mut connection.task).await);
+        let end = end_of((&mut connection.task).await);
         self.connection = None;
         end
     }
@@ -311,7 +311,7 @@ impl Client {
         if connection.sender.ready().await.is_ok() {
             return Some(connection);
         }
-        self.end = Some(ConnectionEnd::of(connection.task.await));
+        self.end = Some(end_of(connection.task.await));
         None
     }
 
@@ -346,12 +346,10 @@ pub async fn answer(
     })
 }
 
-impl ConnectionEnd {
-    fn of(task: Result<hyper::Result<()>, tokio::task::JoinError>) -> Self {
-        match task {
-            Ok(Err(error)) if is_cut(&error) => ConnectionEnd::Broken,
-            _ => ConnectionEnd::Closed,
-        }
+fn end_of(task: Result<hyper::Result<()>, tokio::task::JoinError>) -> ConnectionEnd {
+    match task {
+        Ok(Err(error)) if is_cut(&error) => ConnectionEnd::Broken,
+        _ => ConnectionEnd::Closed,
     }
 }
 

@@ -112,14 +112,12 @@ pub fn unbuffered<S>(stream: S) -> WriteBatch<S> {
     stream
 }
 
-impl<S> Flush<S> {
+impl<S: AsyncWrite + Unpin> Flush<S> {
     /// Whether something was read since the last call.
     pub fn has_read(&self) -> bool {
         std::mem::take(&mut lock(&self.0).has_read)
     }
-}
 
-impl<S: AsyncWrite + Unpin> Flush<S> {
     /// Runs `work`, which reads and writes the connection. After each poll as much is written as the socket takes.
     pub async fn run<T>(&self, work: impl Future<Output = T>) -> T {
         let mut work = pin!(work);
@@ -132,10 +130,8 @@ impl<S: AsyncWrite + Unpin> Flush<S> {
     }
 }
 
-impl<S> Batch<S> {
-    fn met(&mut self) -> io::Result<()> {
-        self.error.take().map_or(Ok(()), Err)
-    }
+fn met<S>(batch: &mut Batch<S>) -> io::Result<()> {
+    batch.error.take().map_or(Ok(()), Err)
 }
 
 impl<S: AsyncWrite + Unpin> Batch<S> {
@@ -145,7 +141,7 @@ impl<S: AsyncWrite + Unpin> Batch<S> {
         context: &mut Context<'_>,
         pieces: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        self.met()?;
+        met(self)?;
         let size: usize = pieces.iter().map(|piece| piece.len()).sum();
         if self.waiting.len() + size > self.most {
             ready!(self.write(context))?;
@@ -198,7 +194,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for WriteBatch<S> {
         let mut batch = lock(&self.0);
         // HTTP/2 first reads what has arrived, and then flushes.
         if !batch.defers_flushes {
-            batch.met()?;
+            met(&mut batch)?;
         }
         let before = buffer.filled().len();
         let read = Pin::new(&mut batch.stream).poll_read(context, buffer);
@@ -230,7 +226,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for WriteBatch<S> {
 
     fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         let mut batch = lock(&self.0);
-        batch.met()?;
+        met(&mut batch)?;
         match batch.defers_flushes {
             true => Poll::Ready(Ok(())),
             false => batch.flush(context),
