@@ -5,7 +5,7 @@
 
 use std::os::fd::{AsRawFd, RawFd};
 
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use rustix::process::{Resource, getrlimit, setrlimit};
 
 /// Files that requests must not use.
 const OWN: u64 = 64;
@@ -15,12 +15,9 @@ const MOST_CLIENTS: u64 = 1 << 17;
 /// Raises the soft limit to the hard limit, as every Go program does: systemd and many shells start with 1024 for
 /// programs that use `select`.
 pub fn raise_limit() {
-    let maximum = getrlimit(Resource::Nofile).maximum;
-    let raised = Rlimit {
-        current: maximum,
-        maximum,
-    };
-    if let Err(error) = setrlimit(Resource::Nofile, raised) {
+    let mut limit = getrlimit(Resource::Nofile);
+    limit.current = limit.maximum;
+    if let Err(error) = setrlimit(Resource::Nofile, limit) {
         tracing::warn!(%error, "the limit of open files stays as it is");
     }
 }
