@@ -216,7 +216,15 @@ impl Requests<'_> {
         is_late: bool,
     ) -> bool {
         if let Err(malformed) = check(&request) {
-            malformed.refuse(&mut respond);
+            match malformed {
+                Malformed::Length => respond.send_reset(Reason::PROTOCOL_ERROR),
+                Malformed::Authority => {
+                    let mut answer = Response::new(());
+                    *answer.status_mut() = StatusCode::BAD_REQUEST;
+                    // The client may have gone away.
+                    let _ = respond.send_response(answer, true);
+                }
+            }
             self.malformed += 1;
             return self.malformed < MOST_MALFORMED;
         }
@@ -241,20 +249,6 @@ enum Malformed {
     Length,
     /// It does not name one host.
     Authority,
-}
-
-impl Malformed {
-    fn refuse(self, respond: &mut SendResponse<Bytes>) {
-        match self {
-            Malformed::Length => respond.send_reset(Reason::PROTOCOL_ERROR),
-            Malformed::Authority => {
-                let mut answer = Response::new(());
-                *answer.status_mut() = StatusCode::BAD_REQUEST;
-                // The client may have gone away.
-                let _ = respond.send_response(answer, true);
-            }
-        }
-    }
 }
 
 /// Refuses what may be understood in two ways (RFC 9113, sections 8.1.1 and 8.3.1), as pingora does.

@@ -59,11 +59,6 @@ pub fn listen(socket: &TcpListener) -> io::Result<()> {
 ///
 /// Without this, closing the listener would reset the connections that wait in it.
 pub fn ignore_newcomers(listener: &tokio::net::TcpListener) -> io::Result<()> {
-    SockRef::from(listener).attach_filter(&drop_first_packets())
-}
-
-/// Drops each TCP packet with SYN and without ACK (classic BPF; packets begin with the TCP header).
-fn drop_first_packets() -> [SockFilter; 5] {
     const LOAD_BYTE: u16 = 0x30;
     const AND: u16 = 0x54;
     const JUMP_IF_EQUAL: u16 = 0x15;
@@ -71,13 +66,15 @@ fn drop_first_packets() -> [SockFilter; 5] {
     const FLAGS: u32 = 13;
     const SYN: u32 = 0x02;
     const ACK: u32 = 0x10;
-    [
+    // Drops each TCP packet with SYN and without ACK (classic BPF; packets begin with the TCP header).
+    let drop_first_packets = [
         SockFilter::new(LOAD_BYTE, 0, 0, FLAGS),
         SockFilter::new(AND, 0, 0, SYN | ACK),
         SockFilter::new(JUMP_IF_EQUAL, 0, 1, SYN),
         SockFilter::new(RETURN, 0, 0, 0),
         SockFilter::new(RETURN, 0, 0, u32::MAX),
-    ]
+    ];
+    SockRef::from(listener).attach_filter(&drop_first_packets)
 }
 
 #[cfg(test)]

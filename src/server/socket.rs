@@ -224,7 +224,10 @@ impl FrameWatch {
         if !self.frames.open {
             self.block = None;
         } else if self.block.is_none() {
-            self.block = Some(Block::begin(self.of_a_peer));
+            self.block = Some(Block {
+                slot: (!self.of_a_peer).then(IncomingHeaderSlot::take),
+                deadline: Box::pin(tokio::time::sleep(HEADER_TIMEOUT)),
+            });
         }
     }
 }
@@ -238,13 +241,6 @@ struct Block {
 }
 
 impl Block {
-    fn begin(of_a_peer: bool) -> Self {
-        Self {
-            slot: (!of_a_peer).then(IncomingHeaderSlot::take),
-            deadline: Box::pin(tokio::time::sleep(HEADER_TIMEOUT)),
-        }
-    }
-
     /// Whether it took too long, or lost its slot.
     fn is_over(&mut self, context: &mut Context<'_>) -> bool {
         let slot = self.slot.as_mut();
