@@ -66,7 +66,7 @@ impl Server {
         std::fs::write(files.path().join("cert"), made.cert.pem()).unwrap();
         std::fs::write(files.path().join("key"), made.signing_key.serialize_pem()).unwrap();
         let key = PrivatePkcs8KeyDer::from(made.signing_key.serialize_der());
-        let tls = ServerConfig::builder_with_provider(store::provider())
+        let tls = ServerConfig::builder_with_provider(store::PROVIDER.clone())
             .with_safe_default_protocol_versions()
             .unwrap()
             .with_no_client_auth()

@@ -102,7 +102,7 @@ fn selection(
 ///
 /// Go cannot choose among those of TLS 1.3: a list without one leaves them all in use. So does this.
 fn provider(config: &ServingConfig) -> Arc<CryptoProvider> {
-    let provider = store::provider();
+    let provider = store::PROVIDER.clone();
     let named = &config.cipher_suites;
     if named.is_empty() {
         return provider;

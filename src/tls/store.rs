@@ -11,16 +11,12 @@ use super::error::TlsError;
 use crate::x509::curves;
 
 /// The one crypto provider of this process: ring's, which verifies with [`ALGORITHMS`].
-static PROVIDER: LazyLock<Arc<CryptoProvider>> = LazyLock::new(|| {
+pub static PROVIDER: LazyLock<Arc<CryptoProvider>> = LazyLock::new(|| {
     Arc::new(CryptoProvider {
         signature_verification_algorithms: *ALGORITHMS,
         ..ring::default_provider()
     })
 });
-
-pub fn provider() -> Arc<CryptoProvider> {
-    PROVIDER.clone()
-}
 
 /// Makes it the process's default provider; the first thing `main` does. Calling it again changes nothing.
 pub fn install_provider() {
@@ -61,7 +57,7 @@ pub fn client(
     roots: Arc<RootCertStore>,
     identity: Option<CertifiedKey>,
 ) -> Result<ClientConfig, TlsError> {
-    let builder = ClientConfig::builder_with_provider(provider())
+    let builder = ClientConfig::builder_with_provider(PROVIDER.clone())
         .with_safe_default_protocol_versions()?
         .with_root_certificates(roots);
     Ok(match identity {

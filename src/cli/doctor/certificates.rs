@@ -21,7 +21,7 @@ use crate::request::caller::{Authenticator, Caller, ClientConnection};
 use crate::tls::files::{FileSnapshot, TlsFile};
 use crate::tls::rotation::stage;
 use crate::tls::serving::certificate_for;
-use crate::tls::store::provider;
+use crate::tls::store::PROVIDER;
 use crate::tls::verify::ClientCas;
 use crate::x509::pem;
 
@@ -99,7 +99,7 @@ fn served(config: &Config, reading: &FileSnapshot<'_>, now: Duration) -> Option<
     let (leaf, intermediates) = chain.split_first()?;
     let about = about(reading, &chosen.cert_file);
     let now = UnixTime::since_unix_epoch(nearest_valid_time(&chain, now)?);
-    let verifier = WebPkiServerVerifier::builder_with_provider(roots, provider());
+    let verifier = WebPkiServerVerifier::builder_with_provider(roots, PROVIDER.clone());
     let verifier = verifier.build().ok()?;
     match verifier.verify_server_cert(leaf, intermediates, &expected, &[], now) {
         Ok(_) => None,
