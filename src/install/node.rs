@@ -194,6 +194,5 @@ fn virtual_ips(path: &str, contents: &str) -> Vec<IpAddr> {
     let values = envs.filter(is_virtual).map(|env| text(env, &["value"]));
     // Behind a colon is a port, or it is a part of an IPv6 address.
     let words = values.flat_map(|it| it.split([',', ' ', ':']).chain([it]));
-    let found: BTreeSet<_> = words.filter_map(ip).collect();
-    found.into_iter().collect()
+    words.filter_map(ip).collect()
 }
