@@ -50,10 +50,8 @@ pub(super) struct ApiServer {
     pub(super) pod: Value,
     /// Its place in `containers`.
     index: usize,
-    /// How the proxy stood in it, if it did; own pods are not in it.
-    pub(super) layout: Option<Layout>,
-    /// It was changed for a proxy.
-    pub(super) is_changed: bool,
+    /// A proxy stood in it, or it was changed for one.
+    pub(super) had_proxy: bool,
 }
 
 impl ApiServer {
@@ -74,8 +72,7 @@ impl ApiServer {
         let this = Self {
             pod,
             index,
-            layout,
-            is_changed: !changed.args.is_empty(),
+            had_proxy: layout.is_some() || !changed.args.is_empty(),
         };
         let mut words = words(this.container()).into_iter();
         if !words.any(|word| word.starts_with("--")) {

@@ -133,7 +133,7 @@ pub fn plan(node: &Node<'_>, options: &Options) -> Result<Plan, String> {
 /// The manifest of today without the proxy; `None`: it has nothing of it. `has_own_pod`: one stands beside it.
 pub fn without_proxy(manifest: &str, has_own_pod: bool) -> Result<Option<String>, String> {
     let server = ApiServer::read(manifest, has_own_pod)?;
-    match server.is_changed || server.layout.is_some() {
+    match server.had_proxy {
         true => write(&server.pod).map(Some),
         false => Ok(None),
     }
