@@ -113,10 +113,9 @@ pub fn plan(node: &Node<'_>, options: &Options) -> Result<Plan, String> {
     let starts_anew = has_to_start(used, &config);
     let mut changed = server.changed(layout)?;
     layout.add_to(&mut changed, &inputs).ok_or(NOT_CHANGED)?;
-    let stamp = (layout != Layout::OwnPod && starts_anew).then(|| hash(&[&config]));
-    let pods = match layout {
-        Layout::OwnPod => vec![named_pod(&from, &inputs, &config, starts_anew)?],
-        _ => Vec::new(),
+    let (pods, stamp) = match layout {
+        Layout::OwnPod => (vec![named_pod(&from, &inputs, &config, starts_anew)?], None),
+        _ => (Vec::new(), starts_anew.then(|| hash(&[&config]))),
     };
     let apiserver = kept_or_new(from.apiserver(), changed, stamp)?;
     let hosts = mounts.into_iter().map(|it| it.host);
