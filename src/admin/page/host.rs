@@ -13,9 +13,8 @@ use http::uri::Authority;
 pub fn is_by_address(request: &request::Parts) -> bool {
     let hosts = request.headers.get_all(HOST).iter();
     let mut hosts = hosts.map(|host| Authority::try_from(host.as_bytes()).ok());
-    let target = request.uri.authority().into_iter();
     hosts.all(|host| host.is_some_and(|host| is_address(&host)))
-        && target.into_iter().all(is_address)
+        && request.uri.authority().is_none_or(is_address)
 }
 
 fn is_address(authority: &Authority) -> bool {
