@@ -50,12 +50,10 @@ fn server_id(text: &str) -> Result<String, &'static str> {
 
 pub fn run(arguments: &ForgetArguments) -> ExitCode {
     let path = &arguments.config;
-    let Some(loaded) = problems_printed(path, config::load(path)) else {
+    let loaded = problems_printed(path, config::load(path));
+    let Some(loaded) = loaded.filter(|_| terminal::may_ask(arguments.yes, "forgets")) else {
         return ExitCode::from(USAGE);
     };
-    if !terminal::may_ask(arguments.yes, "forgets") {
-        return ExitCode::from(USAGE);
-    }
     let forgetting = forget(&arguments.server_id, &loaded.config, arguments.yes);
     exit_code(block_on(forgetting).map(|()| true))
 }
