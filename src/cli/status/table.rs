@@ -7,8 +7,7 @@ use time::format_description::well_known::Rfc3339;
 
 use super::wait;
 use crate::admin::document::{
-    CertificatesStatus, EtcdStatus, PeerStatus, ServerStatus, StatusDocument, WindowStatus,
-    peer_state,
+    CertificatesStatus, EtcdStatus, PeerStatus, StatusDocument, WindowStatus, peer_state,
 };
 use crate::cli::text::{fields, plain, plain_list, span, table};
 use crate::config::joined;
@@ -32,10 +31,13 @@ fn this_server(status: &StatusDocument) -> String {
     let server = &status.server;
     let id = server.id.as_deref().unwrap_or("has no ID yet");
     let state = if server.ready { "ready" } else { "NOT READY" };
+    let apiserver = server.compatibility_version.as_deref();
+    let apiserver = plain(apiserver.unwrap_or("unknown"));
+    let versions = format!("{}, apiserver {apiserver}", plain(&server.version));
     let mut lines = vec![
         ("Server", plain(id)),
         ("Endpoint", plain(&server.endpoint)),
-        ("Version", versions(server)),
+        ("Version", versions),
         ("State", state.to_owned()),
     ];
     if !server.ready {
@@ -59,12 +61,6 @@ fn this_server(status: &StatusDocument) -> String {
     let twice = |it| format!("{}: a second proxy claims this server ID", plain(it));
     lines.extend(status.claims().map(|it| ("Duplicate", twice(it))));
     fields(10, &lines)
-}
-
-fn versions(server: &ServerStatus) -> String {
-    let apiserver = server.compatibility_version.as_deref();
-    let apiserver = plain(apiserver.unwrap_or("unknown"));
-    format!("{}, apiserver {apiserver}", plain(&server.version))
 }
 
 /// Versions that differ, and what that means for requests.
