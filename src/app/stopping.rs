@@ -35,7 +35,6 @@ enum Apiserver {
 }
 
 /// What is looked at during the drain.
-#[derive(Debug, Clone, Copy)]
 struct DrainState {
     /// Since the drain began.
     elapsed: Duration,

@@ -1,7 +1,6 @@
 //! What becomes of the contents of files that are read again and again. Pure.
 
 /// Contents that are read again and again: `C` is what is compared.
-#[derive(Debug)]
 pub struct Contents<C> {
     in_use: C,
     /// Other contents, as the last reading found them.

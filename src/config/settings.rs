@@ -117,7 +117,6 @@ impl Settings {
 }
 
 /// The settings in force.
-#[derive(Debug)]
 pub struct SharedSettings {
     current: ArcSwap<Settings>,
     /// `rerouting.ignoredAddresses`

@@ -33,7 +33,6 @@ const EXPORT_TIMEOUT: Duration = Duration::from_secs(5);
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Chooses requests and takes their spans. Requests only read it; the queue never makes them wait.
-#[derive(Debug)]
 pub struct Tracer {
     provider: SdkTracerProvider,
     sdk: SdkTracer,

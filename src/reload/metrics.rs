@@ -14,7 +14,6 @@ use crate::net::lock;
 use crate::tls::metrics::rfc3339;
 
 metrics! {
-    #[derive(Debug)]
     struct ReloadSeries {
         /// Times that the configuration file had changed.
         reloads: [IntCounter; 2] =
@@ -24,7 +23,6 @@ metrics! {
     }
 }
 
-#[derive(Debug)]
 pub struct ReloadMetrics {
     series: ReloadSeries,
     status: Mutex<ReloadStatus>,

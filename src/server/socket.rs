@@ -233,7 +233,6 @@ impl FrameWatch {
 }
 
 /// An incomplete header block.
-#[derive(Debug)]
 struct Block {
     /// `None` for a peer: its connection carries other requests.
     slot: Option<IncomingHeaderSlot>,
@@ -323,7 +322,6 @@ const OF_A_REQUEST: i64 = 8;
 /// Bytes of answers that explain one frame. A client of Go opens two windows for each 4 KiB.
 const BYTES: usize = 128;
 
-#[derive(Debug)]
 struct FrameBudget {
     left: i64,
     /// It has grown until then.

@@ -9,7 +9,6 @@ use crate::metrics::metrics;
 
 metrics! {
     /// State of the certificate files that the configuration names.
-    #[derive(Debug)]
     pub struct CertificateMetrics {
         /// Times that new certificate files were put into use.
         loaded: IntCounterVec = counter_vec("kube_interop_proxy_certificates_loaded_total", &["files"]),

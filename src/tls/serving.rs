@@ -16,7 +16,6 @@ use super::verify::{AcceptParsable, ClientCas};
 use crate::config::{KeyPair, MinTlsVersion, ServingConfig};
 
 /// What connections are accepted with.
-#[derive(Debug)]
 pub struct ServingTls {
     default: Arc<ServerConfig>,
     /// For addresses with a certificate of their own.

@@ -25,7 +25,6 @@ const MOST: usize = 1024;
 type Hash = [u8; 32];
 
 /// What is asked, or was answered, about one subject.
-#[derive(Debug)]
 struct Question {
     answer: OnceCell<Answer>,
     /// When the apiserver last allowed it, as known before this question.
@@ -40,7 +39,6 @@ impl Question {
     }
 }
 
-#[derive(Debug)]
 struct Answer {
     verdict: Verdict,
     until: Instant,
