@@ -25,7 +25,6 @@ use crate::tls::verify::ClientCas;
 type Server = (ServingTls, ClientCas);
 
 /// What is made of the certificate files, and made again when they change.
-#[derive(Clone)]
 pub struct Certificates {
     /// The TLS port's configuration.
     pub server: Arc<ArcSwap<ServingTls>>,

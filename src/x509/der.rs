@@ -6,7 +6,6 @@ use der::asn1::{AnyRef, BitStringRef};
 use der::{Decode, FixedTag, Reader as _, SliceReader, Tag, TagNumber, Tagged as _};
 
 /// The bytes that are not read yet.
-#[derive(Debug, Clone)]
 pub(super) struct DerReader<'a>(SliceReader<'a>);
 
 /// Tag `[number]`, primitive.

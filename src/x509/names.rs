@@ -6,7 +6,6 @@ use der::{Tag, Tagged as _};
 use super::der::DerReader;
 
 /// An attribute of a subject or issuer.
-#[derive(Debug, Clone, Copy)]
 pub struct Attribute<'a> {
     /// Its type: the content of an object identifier.
     pub id: &'a [u8],
