@@ -7,7 +7,7 @@
 //! then forgotten. Subjects are known by a keyed hash alone.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, LazyLock, Mutex};
 use std::time::Duration;
 
 use ring::hmac::{HMAC_SHA256, Key, sign};
@@ -23,6 +23,9 @@ const FALLBACK: Duration = Duration::from_secs(600);
 const MOST: usize = 1024;
 
 type Hash = [u8; 32];
+
+/// Of the hash by which subjects are known.
+static KEY: LazyLock<Key> = LazyLock::new(|| Key::new(HMAC_SHA256, &rand::random::<[u8; 32]>()));
 
 /// What is asked, or was answered, about one subject.
 struct Question {
@@ -68,18 +71,9 @@ fn lately(allowed: Option<Instant>, now: Instant) -> Option<Instant> {
     allowed.filter(|allowed| now.duration_since(*allowed) < FALLBACK)
 }
 
+#[derive(Default)]
 pub(super) struct Decisions {
-    key: Key,
     questions: Mutex<HashMap<Hash, Arc<Question>>>,
-}
-
-impl Default for Decisions {
-    fn default() -> Self {
-        Self {
-            key: Key::new(HMAC_SHA256, &rand::random::<[u8; 32]>()),
-            questions: Mutex::default(),
-        }
-    }
 }
 
 impl Decisions {
@@ -100,7 +94,7 @@ impl Decisions {
 
     fn question(&self, subject: &[u8]) -> Arc<Question> {
         let mut hash = Hash::default();
-        hash.copy_from_slice(sign(&self.key, subject).as_ref());
+        hash.copy_from_slice(sign(&KEY, subject).as_ref());
         let now = Instant::now();
         let mut questions = lock(&self.questions);
         let known = questions.get(&hash);
