@@ -64,13 +64,8 @@ impl ClientCertVerifier for AcceptParsable {
         // Of any curve: a TLS 1.2 signature scheme names only the hash.
         let fitting = ALGORITHMS.mapping.iter();
         let fitting = fitting.filter(|(scheme, _)| *scheme == dss.scheme);
-        let verified = fitting
-            .flat_map(|(_, algorithms)| *algorithms)
-            .any(|algorithm| {
-                let verified = key.verify_signature(*algorithm, message, dss.signature());
-                verified.is_ok()
-            });
-        match verified {
+        let mut fitting = fitting.flat_map(|(_, algorithms)| *algorithms);
+        match fitting.any(|it| key.verify_signature(*it, message, dss.signature()).is_ok()) {
             true => Ok(HandshakeSignatureValid::assertion()),
             false => Err(CertificateError::BadSignature.into()),
         }
