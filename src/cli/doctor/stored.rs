@@ -72,9 +72,8 @@ pub async fn check(config: &Config, client: &Client) -> (Vec<Finding>, Inventory
         failed.extend(written.err().map(|error| ("write", topic, error)));
     }
     let mut findings = requests(&keys, &failed);
-    let prefix = &config.etcd.prefix;
     if inventory.has_apiserver_keys == Some(false) {
-        findings.push(told::other_prefix("etcd.prefix", prefix));
+        findings.push(told::other_prefix("etcd.prefix", &config.etcd.prefix));
     }
     (findings, inventory)
 }
