@@ -62,8 +62,7 @@ impl Pages {
     }
 
     pub(super) fn metrics(&self) -> AdminResponse {
-        let checks = self.checks();
-        self.gauges.set(&self.shared, &checks);
+        self.gauges.set(&self.shared, &self.checks());
         match metrics::text(&self.registry) {
             Ok(text) => (StatusCode::OK, PROMETHEUS, text),
             Err(error) => internal_error(error),

@@ -36,8 +36,7 @@ impl AdminListener {
     /// The listener, as soon as the address is free.
     pub async fn bound(mut self) -> TcpListener {
         loop {
-            let bound = self.socket.take().or_else(|| bind(self.address).ok());
-            if let Some(listener) = bound {
+            if let Some(listener) = self.socket.take().or_else(|| bind(self.address).ok()) {
                 return listener;
             }
             tokio::time::sleep(PAUSE).await;

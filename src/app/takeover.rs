@@ -98,8 +98,7 @@ fn may_listen(there: &[IpAddr], loopback: IpAddr, own: IpAddr, others: bool) -> 
 async fn nobody_listens(serving: SocketAddr) {
     loop {
         tokio::time::sleep(LOOK_INTERVAL).await;
-        let connecting = TcpStream::connect(serving);
-        match timeout(LOOK_INTERVAL, connecting).await {
+        match timeout(LOOK_INTERVAL, TcpStream::connect(serving)).await {
             Ok(Err(error)) if error.kind() == ErrorKind::ConnectionRefused => return,
             // No answer: it is about to close its port, and drops newcomers.
             _ => {}

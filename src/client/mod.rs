@@ -356,8 +356,7 @@ fn end_of(task: Result<hyper::Result<()>, tokio::task::JoinError>) -> Connection
 /// Whether the connection was cut without close_notify.
 fn is_cut(error: &(dyn std::error::Error + 'static)) -> bool {
     use io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, UnexpectedEof};
-    let mut sources = std::iter::successors(Some(error), |error| error.source());
-    sources.any(|error| {
+    std::iter::successors(Some(error), |error| error.source()).any(|error| {
         matches!(
             error.downcast_ref().map(io::Error::kind),
             Some(UnexpectedEof | ConnectionReset | ConnectionAborted | BrokenPipe)

@@ -103,8 +103,7 @@ async fn serve_requests(
     let mut idle = pin!(running.idle_for(lifetime.idle_time));
     loop {
         // Not left to the futures below: a client that never pauses may keep the first of them ready.
-        let changed = lifetime.update(downstream.is_ending(), shutdown.is_draining(), connection);
-        if changed {
+        if lifetime.update(downstream.is_ending(), shutdown.is_draining(), connection) {
             idle.set(running.idle_for(lifetime.idle_time));
         }
         let accepted = tokio::select! {
@@ -233,8 +232,7 @@ impl Requests<'_> {
             return !self.running.are_none();
         }
         self.downstream.accepted.fetch_add(1, Ordering::Relaxed);
-        let stream = ClientStream::new(request, respond);
-        let session = ClientSession::H2(Box::new(stream));
+        let session = ClientSession::H2(Box::new(ClientStream::new(request, respond)));
         let (service, running) = (self.service.clone(), self.running.clone().begin());
         let downstream = self.downstream.clone();
         tokio::spawn(service.process_stream(session, downstream, running));

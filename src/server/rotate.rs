@@ -51,8 +51,7 @@ pub fn begin(config: &Config) -> Result<(Certificates, ClientCas, Rotations), Tl
     let (credentials, upstream) = Rotation::begin("upstream", upstream_files(config), make)?;
     let etcd = config.etcd.clone();
     let make = move |reading: &FileSnapshot<'_>| connector::tls_options(&etcd, reading);
-    let files = connector::files(&config.etcd);
-    let (options, etcd) = Rotation::begin("etcd", files, make)?;
+    let (options, etcd) = Rotation::begin("etcd", connector::files(&config.etcd), make)?;
     let certificates = Certificates {
         server: Arc::new(ArcSwap::from_pointee(server)),
         credentials: Arc::new(ArcSwap::from_pointee(credentials)),

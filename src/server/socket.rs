@@ -103,8 +103,7 @@ impl<S> ClientSocket<S> {
             (Poll::Pending, Some(_)) => return Poll::Ready(Err(io::ErrorKind::TimedOut.into())),
             (Poll::Pending, None) => {
                 outflow.is_full();
-                let id = self.unread.list_socket(outflow, context.waker());
-                self.listed = Some(id);
+                self.listed = Some(self.unread.list_socket(outflow, context.waker()));
             }
         }
         polled

@@ -85,8 +85,7 @@ impl<'f> FileSnapshot<'f> {
         let chain = self.certificates(&pair.cert_file)?;
         pem::check_chain(&chain).map_err(|source| file_error(&pair.cert_file, source))?;
         self.parse(&pair.key_file, |text| {
-            let signer = pem::signing_key(&pem::parse_key(text)?)?;
-            pem::certified_key(chain, signer)
+            pem::certified_key(chain, pem::signing_key(&pem::parse_key(text)?)?)
         })
     }
 
@@ -104,10 +103,8 @@ impl<'f> FileSnapshot<'f> {
         let files = self.files.iter().filter(|file| !file.is_key());
         files.filter_map(|file| {
             let certificates = self.certificates(&file.path).ok()?;
-            let ends = certificates.iter().filter_map(|certificate| {
-                let certificate = pem::parsed(certificate)?;
-                Some(certificate.validity().not_after.timestamp())
-            });
+            let parsed = certificates.iter().filter_map(pem::parsed);
+            let ends = parsed.map(|it| it.validity().not_after.timestamp());
             Some((file.key.clone(), ends.min()?))
         })
     }

@@ -114,8 +114,7 @@ pub struct ClientCas {
 
 impl ClientCas {
     pub fn certificates(&self) -> impl Iterator<Item = &Certificate> {
-        let users = self.users.certificates();
-        users.chain(self.peers.certificates())
+        self.users.certificates().chain(self.peers.certificates())
     }
 }
 

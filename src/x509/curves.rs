@@ -71,8 +71,7 @@ macro_rules! verify {
             let signature = $curve::ecdsa::Signature::from_der(signature).ok()?;
             let mut number = $curve::FieldBytes::default();
             write_number(hash, &mut number);
-            let verified = key.as_affine().verify_prehashed(&number, &signature);
-            verified.ok()
+            key.as_affine().verify_prehashed(&number, &signature).ok()
         }
     };
 }

@@ -75,8 +75,7 @@ impl Gate {
     /// `known`: it was allowed lately.
     async fn review(&self, subject: Subject<'_>, known: bool) -> Verdict {
         let deadline = Instant::now() + DEADLINE;
-        let reviewed = timeout_at(deadline, self.ask(subject, known, deadline));
-        let error = match reviewed.await {
+        let error = match timeout_at(deadline, self.ask(subject, known, deadline)).await {
             Ok(Ok(verdict)) => return verdict,
             Ok(Err(ReviewError::Client(ClientError::Timeout(_)))) | Err(_) => ReviewError::Late,
             Ok(Err(error)) => error,
