@@ -43,8 +43,7 @@ impl Facts {
 
     /// The value of `key`, such as `etcd.prefix`; of a list its length, a `usize`.
     pub(super) fn get<T: Any>(&self, key: &str) -> Option<&T> {
-        let mut all = self.all();
-        Some(all.find(|(path, _)| path.name == key)?.1)
+        Some(self.all().find(|(path, _)| path.name == key)?.1)
     }
 
     /// The value of `key`, or the items of this list, that have no problems.

@@ -50,8 +50,7 @@ pub(super) fn check(facts: &mut Facts) {
 
 /// Notes the problems that `look` finds with files.
 fn note(facts: &mut Facts, look: impl Fn(&Facts, &KeyPath, &Path) -> Option<String>) {
-    let files = facts.all::<PathBuf>();
-    let problems = files.filter_map(|(key, path)| {
+    let problems = facts.all::<PathBuf>().filter_map(|(key, path)| {
         let problem = look(facts, key, path)?;
         Some((key.clone(), format!("{}: {problem}", path.display())))
     });

@@ -52,8 +52,7 @@ impl<'n> Section<'n, '_> {
         let items = items.unwrap_or_default();
         // Their keys are noted one by one.
         self.facts.note(list.clone(), items.len(), &items.len());
-        let items = items.iter().enumerate();
-        let values = items.map(|(index, item)| {
+        let values = items.iter().enumerate().map(|(index, item)| {
             let path = list.item(index);
             visit(path, Some(item), false, self.base, self.facts, &mut read)
         });

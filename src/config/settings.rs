@@ -149,6 +149,5 @@ impl SharedSettings {
 }
 
 fn ignored_addresses(config: &Config) -> Arc<BTreeSet<IpAddr>> {
-    let addresses = config.rerouting.ignored_addresses.iter();
-    Arc::new(addresses.copied().collect())
+    Arc::new(config.rerouting.ignored_addresses.iter().copied().collect())
 }

@@ -57,8 +57,7 @@ fn checked(node: &Node, expected: &str, is_good: impl Fn(&str) -> bool) -> Resul
 
 /// An error that repeats the text.
 pub(super) fn refused<T>(node: &Node, why: &str) -> Result<T, String> {
-    let found = text(node, "text")?;
-    Err(format!("{} {why}", quoted(found)))
+    Err(format!("{} {why}", quoted(text(node, "text")?)))
 }
 
 /// A number in the range; `kind` is for the message.
