@@ -169,8 +169,7 @@ impl ApiServer {
         args.extend(changed.args.iter().map(|word| word.as_str().into()));
         for [probe, handler] in handlers() {
             if let Some(asked) = at(container, &[probe, handler]) {
-                let before = asked.get("host").and_then(Value::as_str);
-                let before = before.map(str::to_owned);
+                let before = asked.get("host").and_then(Value::as_str).map(str::to_owned);
                 changed.hosts.push((probe.to_owned(), before));
                 let loopback = Some("127.0.0.1".into());
                 set(container, &[probe, handler, "host"], loopback);
@@ -215,8 +214,7 @@ fn is_apiserver(word: &str) -> bool {
 
 fn words(container: &Value) -> Vec<String> {
     let parts = ["command", "args"].map(|key| items(container, &[key]));
-    let words = parts.concat();
-    words.iter().map(word).collect()
+    parts.concat().iter().map(word).collect()
 }
 
 /// A flag alone in quotes, or a number, is a word too.
@@ -320,8 +318,7 @@ fn by_hand(pod: &Value, layout: Option<Layout>) -> Result<Changed, String> {
     }
     let words = layout.unwrap_or(Layout::OwnPod).words();
     let ours = args.into_iter().filter(|it| words.contains(it));
-    let advertised = text(pod, &["metadata", "annotations", ADVERTISED]);
-    let host = advertised.rsplit_once(':');
+    let host = text(pod, &["metadata", "annotations", ADVERTISED]).rsplit_once(':');
     let host = host.map(|(host, _)| host.trim_matches(['[', ']']).to_owned());
     let asks_loopback =
         |[probe, handler]: &[&str; 2]| text(container, &[probe, handler, "host"]) == "127.0.0.1";

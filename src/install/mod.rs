@@ -109,8 +109,7 @@ pub fn plan(node: &Node<'_>, options: &Options) -> Result<Plan, String> {
         serving_port: main.port(),
         mounts: &mounts,
     };
-    let used = installed.unwrap_or(&from).text(CONFIG);
-    let starts_anew = has_to_start(used, &config);
+    let starts_anew = has_to_start(installed.unwrap_or(&from).text(CONFIG), &config);
     let mut changed = server.changed(layout)?;
     layout.add_to(&mut changed, &inputs).ok_or(NOT_CHANGED)?;
     let (pods, stamp) = match layout {

@@ -164,8 +164,7 @@ pub fn is_for_clients(address: &IpAddr) -> bool {
 /// Whether this is the manifest of the proxy's own static pod.
 fn is_own_pod(manifest: &str) -> bool {
     parse("", manifest).is_ok_and(|pod| {
-        let containers = items(&pod, &["spec", "containers"]);
-        matches!(containers, [only] if text(only, &["name"]) == PROXY)
+        matches!(items(&pod, &["spec", "containers"]), [only] if text(only, &["name"]) == PROXY)
     })
 }
 

@@ -124,8 +124,7 @@ impl Derived<'_> {
             let mut subjects = certs.iter().filter_map(parsed);
             subjects.any(|ca| ca.subject().as_raw() == leaf.issuer().as_raw())
         };
-        let authority = known.chain([beside.as_str()]).find(issued);
-        let authority = authority.ok_or_else(|| {
+        let authority = known.chain([beside.as_str()]).find(issued).ok_or_else(|| {
             format!(
                 "no file that kube-apiserver is given has the CA of {file} ({}): peers could not verify it",
                 leaf.issuer()
@@ -232,8 +231,7 @@ impl Derived<'_> {
 
     fn api_server(&mut self, authority: &str, name: &str) -> Result<(), String> {
         const S: &str = "apiServer";
-        let local = format!("127.0.0.1:{}", self.address.port());
-        self.set(S, "address", local);
+        self.set(S, "address", format!("127.0.0.1:{}", self.address.port()));
         self.set(S, "serverName", name);
         self.set_file(S, "caFile", authority);
         let why = "the proxy would have no certificate with which to say who asks";
