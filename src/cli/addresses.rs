@@ -6,8 +6,7 @@ use nix::ifaddrs::getifaddrs;
 
 /// By interface. What cannot be read is left out.
 pub(super) fn held() -> Vec<(String, IpAddr)> {
-    let interfaces = getifaddrs().into_iter().flatten();
-    let held = interfaces.filter_map(|it| {
+    let held = getifaddrs().into_iter().flatten().filter_map(|it| {
         let address = it.address?;
         let v4 = address.as_sockaddr_in().map(|it| IpAddr::from(it.ip()));
         let ip = v4.or_else(|| Some(address.as_sockaddr_in6()?.ip().into()))?;

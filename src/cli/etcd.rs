@@ -48,8 +48,7 @@ impl EtcdAccess {
         let mut connector = self.connector.clone().limited(share);
         let mut failures = String::new();
         for endpoint in &self.endpoints {
-            let attempt = async { request(connector.connect().await?).await };
-            let answer = timeout(share, attempt).await;
+            let answer = timeout(share, async { request(connector.connect().await?).await }).await;
             match answer.unwrap_or(Err(SourceError::Timeout)) {
                 Ok(answer) => return Ok(answer),
                 Err(error) => failures += &format!("; {endpoint}: {}", plain(&reason(&error))),

@@ -162,8 +162,7 @@ fn authorities(config: &Config, reading: &FileSnapshot<'_>, published: &Value) -
         let theirs = published[flag].as_str().unwrap_or_default();
         let theirs = pem::client_roots(&pem::parse_certs(theirs.as_bytes()).ok()?).ok()?;
         let ours = reading.client_roots(file).ok()?;
-        let about = about(config);
-        (!ours.shares_authority(&theirs)).then(|| told::other_authorities(about, flag, key))
+        (!ours.shares_authority(&theirs)).then(|| told::other_authorities(about(config), flag, key))
     });
     told.into_iter().flatten().collect()
 }

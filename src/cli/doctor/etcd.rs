@@ -47,10 +47,8 @@ pub async fn check(config: &Config, reading: &FileSnapshot<'_>) -> EtcdReport {
     };
     let connector = Connector::new(etcd, tls);
     let key = EtcdKeys::new(&etcd.prefix, &[]).of(Topic::Live) + UNUSED_NAME;
-    let asking = (0..etcd.endpoints.len()).map(|number| {
-        let asking = ask(connector.starting_at(number), &key);
-        probe::within(PATIENCE, asking)
-    });
+    let asking = (0..etcd.endpoints.len())
+        .map(|number| probe::within(PATIENCE, ask(connector.starting_at(number), &key)));
     let answers = join_all(asking).await;
     let client = answers.iter().flatten().next().map(|it| it.1.clone());
     let reading_stored = async {

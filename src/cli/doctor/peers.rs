@@ -59,8 +59,7 @@ pub async fn check(
     let left = live.split_off(live.len().min(MAX_PEERS)).len();
     let probes = live.into_iter().map(async |(id, address, kind)| {
         let about = format!("peer {id} {address}");
-        let trust = trust(maker, names, address);
-        let observed = probe::observe(&about, maker, address, trust);
+        let observed = probe::observe(&about, maker, address, trust(maker, names, address));
         let observed = probe::within(PATIENCE, observed).await;
         let header = names.username.first().map_or("", HeaderName::as_str);
         findings(&about, kind, header, observed)
@@ -138,8 +137,7 @@ pub fn absent(inventory: &Inventory, mine: &[SocketAddr], file: &Path) -> Vec<Fi
         !is_alive(inventory, id, record.endpoint) && !mine.contains(&canonical(record.endpoint))
     });
     let told = absent.map(|(id, record)| {
-        let about = format!("peer {id} {}", record.endpoint);
-        told::absent(about, id, file.display())
+        told::absent(format!("peer {id} {}", record.endpoint), id, file.display())
     });
     told.collect()
 }

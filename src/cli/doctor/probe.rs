@@ -207,8 +207,7 @@ fn missing(body: &[u8]) -> String {
 /// that proxy's time, which is its machine's.
 fn skew(headers: &HeaderMap, sent: SystemTime, received: SystemTime) -> Option<f64> {
     let text = headers.get(DATE)?.to_str().ok()?;
-    let there = OffsetDateTime::parse(text, &Rfc2822).ok()?;
-    let there = there.unix_timestamp() as f64;
+    let there = OffsetDateTime::parse(text, &Rfc2822).ok()?.unix_timestamp() as f64;
     let since = |here: SystemTime| {
         let here = here.duration_since(SystemTime::UNIX_EPOCH).ok()?;
         Some(there - here.as_secs_f64())

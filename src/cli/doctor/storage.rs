@@ -18,8 +18,7 @@ use crate::watches::storage;
 
 /// Nothing is said if the apiserver is too slow.
 pub async fn check(config: &Config, maker: &Maker, etcd: &etcd_client::Client) -> Option<Finding> {
-    let probing = timeout(PATIENCE, probe(config, maker, etcd)).await;
-    probing.ok()?
+    timeout(PATIENCE, probe(config, maker, etcd)).await.ok()?
 }
 
 /// Asks the apiserver for one object of each resource that it lists in built-in groups, and etcd for the same.

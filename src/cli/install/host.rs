@@ -156,8 +156,7 @@ impl Host {
             return Ok(());
         }
         let checked = config::check_text(&self.own(CONFIG), config.to_owned());
-        let checked = checked.map_err(|problems| joined(problems, "\n"));
-        checked.map(drop)
+        checked.map_err(|problems| joined(problems, "\n")).map(drop)
     }
 
     /// Keeps what is there in `before/`, unless a change that was broken off has kept what was there before it.

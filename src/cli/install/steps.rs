@@ -165,8 +165,7 @@ impl Node {
     /// for example, then what they wrote counts.
     fn before(&self) -> Result<(State, State), String> {
         let now = self.host.node(1)?.state();
-        let before = self.host.kept(BEFORE)?;
-        let before = before.unwrap_or_else(|| self.from.clone());
+        let before = self.host.kept(BEFORE)?.unwrap_or_else(|| self.from.clone());
         if normal(&now.plain()?)? == normal(&before.plain()?)? {
             return Ok((now, before));
         }
@@ -174,8 +173,7 @@ impl Node {
             true => now.apiserver().to_owned(),
             false => now.plain()?,
         };
-        let before = before.with_apiserver(apiserver);
-        Ok((now, before))
+        Ok((now, before.with_apiserver(apiserver)))
     }
 
     /// Takes the proxy out.

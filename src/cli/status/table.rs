@@ -31,8 +31,7 @@ fn this_server(status: &StatusDocument) -> String {
     let server = &status.server;
     let id = server.id.as_deref().unwrap_or("has no ID yet");
     let state = if server.ready { "ready" } else { "NOT READY" };
-    let apiserver = server.compatibility_version.as_deref();
-    let apiserver = plain(apiserver.unwrap_or("unknown"));
+    let apiserver = plain(server.compatibility_version.as_deref().unwrap_or("unknown"));
     let versions = format!("{}, apiserver {apiserver}", plain(&server.version));
     let mut lines = vec![
         ("Server", plain(id)),

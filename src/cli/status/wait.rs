@@ -44,8 +44,7 @@ fn lacking(status: &StatusDocument, peers: Option<usize>) -> Vec<String> {
         lacking.push("the discovery of the apiserver was not read yet".to_owned());
     }
     let sources = status.discovery.sources.iter();
-    let unread = sources.filter(|it| it.state != "read");
-    lacking.extend(unread.map(|source| {
+    lacking.extend(sources.filter(|it| it.state != "read").map(|source| {
         let (servers, state) = (plain_list(&source.servers), plain(&source.state));
         format!("the discovery of {servers} is {state}")
     }));
