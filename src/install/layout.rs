@@ -4,6 +4,7 @@
 use std::net::IpAddr;
 
 use clap::{Args, ValueEnum};
+use indexmap::IndexSet;
 use serde_yaml::Value;
 
 use super::apiserver::{GRACE, Mount, PROBES, own};
@@ -127,13 +128,8 @@ pub(super) fn own_pod(inputs: &ContainerInputs<'_>) -> Option<Value> {
 /// Replaces all but the last, which is the proxy's own; each is there once.
 fn replace<'m>(list: &mut Vec<Value>, by: impl Iterator<Item = &'m Value>) -> Option<()> {
     let own = list.pop()?;
-    list.clear();
-    for value in by {
-        if !list.contains(value) {
-            list.push(value.clone());
-        }
-    }
-    list.push(own);
+    let unique: IndexSet<_> = by.collect();
+    *list = unique.into_iter().cloned().chain([own]).collect();
     Some(())
 }
 
