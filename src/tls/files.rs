@@ -5,7 +5,7 @@
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
-use std::hash::{DefaultHasher, Hash, Hasher};
+use std::hash::{BuildHasher as _, BuildHasherDefault, DefaultHasher};
 use std::path::{Path, PathBuf};
 
 use rustls::RootCertStore;
@@ -60,9 +60,7 @@ impl<'f> FileSnapshot<'f> {
 
     /// Hash of all contents; a file that cannot be read counts with its error.
     pub fn fingerprint(&self) -> u64 {
-        let mut hasher = DefaultHasher::new();
-        self.contents.hash(&mut hasher);
-        hasher.finish()
+        BuildHasherDefault::<DefaultHasher>::default().hash_one(&self.contents)
     }
 
     /// The certificates of a file, at least one.
