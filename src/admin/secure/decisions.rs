@@ -22,8 +22,6 @@ const FALLBACK: Duration = Duration::from_secs(600);
 /// Most subjects. Clients can send as many different tokens as they like.
 const MOST: usize = 1024;
 
-type Hash = [u8; 32];
-
 /// Of the hash by which subjects are known.
 static KEY: LazyLock<Key> = LazyLock::new(|| Key::new(HMAC_SHA256, &rand::random::<[u8; 32]>()));
 
@@ -73,7 +71,7 @@ fn lately(allowed: Option<Instant>, now: Instant) -> Option<Instant> {
 
 #[derive(Default)]
 pub(super) struct Decisions {
-    questions: Mutex<HashMap<Hash, Arc<Question>>>,
+    questions: Mutex<HashMap<Vec<u8>, Arc<Question>>>,
 }
 
 impl Decisions {
@@ -93,8 +91,7 @@ impl Decisions {
     }
 
     fn question(&self, subject: &[u8]) -> Arc<Question> {
-        let mut hash = Hash::default();
-        hash.copy_from_slice(sign(&KEY, subject).as_ref());
+        let hash = sign(&KEY, subject).as_ref().to_vec();
         let now = Instant::now();
         let mut questions = lock(&self.questions);
         let known = questions.get(&hash);
