@@ -139,7 +139,7 @@ impl<'de> Visitor<'de> for TreeBuilder<'_> {
     }
 
     fn visit_str<E: Error>(self, text: &str) -> Result<Node, E> {
-        self.spend(Node::from(text), text.len())
+        self.spend(Node::Text(text.to_owned()), text.len())
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Node, A::Error> {

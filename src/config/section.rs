@@ -123,7 +123,8 @@ impl<'n> Section<'n, '_> {
         parse: impl Fn(&Node) -> Result<T, String>,
     ) -> Option<Vec<T>> {
         let (list, items) = self.given(key, items)?;
-        let default: Vec<Node> = default.iter().copied().map(Node::from).collect();
+        let default = default.iter().map(|it| Node::Text(it.to_string()));
+        let default: Vec<_> = default.collect();
         #[cfg(test)]
         survey::default_items(&default, &parse);
         let items = items.unwrap_or(&default);

@@ -47,12 +47,6 @@ impl Node {
     }
 }
 
-impl From<&str> for Node {
-    fn from(text: &str) -> Self {
-        Self::Text(text.to_owned())
-    }
-}
-
 /// Where a value is, or would be.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct KeyPath {

@@ -69,7 +69,7 @@ pub(in crate::config) fn default(default: &Node, complain: impl Fn(&Node) -> Opt
         key.default = Some(default.clone());
         if let Some(takes) = key.takes.strip_prefix("a duration") {
             assert_eq!(takes, " such as 500ms or 1m30s");
-            let limits = ["0s", "10000h", "3600.5s"].map(|it| complain(&Node::from(it)));
+            let limits = ["0s", "10000h", "3600.5s"].map(|it| complain(&Node::Text(it.to_owned())));
             let limits = limits.into_iter().flatten();
             let limits: Vec<_> = limits.map(|it| it.replace("must be ", "")).collect();
             key.takes = format!("a duration, {}", limits.join(", "));
