@@ -81,10 +81,8 @@ impl<'s> Early<'s> {
         let Some((name, text)) = self.noted else {
             return Ok(());
         };
-        if self
-            .before
-            .is_disjoint(&process::listening_at(self.address))
-        {
+        let now = process::listening_at(self.address);
+        if self.before.is_disjoint(&now) {
             host.write(name, text)?;
             self.noted = None;
         }

@@ -1,6 +1,5 @@
 //! The steps of a change: the lock among the nodes, the files, until what they say runs, and back if it does not.
 
-use std::net::SocketAddr;
 use std::time::Duration;
 
 use http::StatusCode;
@@ -113,7 +112,7 @@ impl Node {
         mut lacking: impl AsyncFnMut() -> Done,
     ) -> Done {
         let begun = Instant::now();
-        let mut early = begin(&self.host, self.address(), from, to)?;
+        let mut early = begin(&self.host, self.settings.serving.bind_address, from, to)?;
         // Nothing makes room for what may never start. kubelet fetches the image of a pod that is there.
         if *to == self.to && !to.pods().is_empty() && from.pods() != to.pods() {
             until(limit, async || self.image_is_there()).await?;
@@ -192,14 +191,9 @@ impl Node {
         self.host.clean_up()
     }
 
-    /// Where clients find the apiserver.
-    fn address(&self) -> SocketAddr {
-        self.settings.serving.bind_address
-    }
-
     /// One that tells whether it is ready to nobody whom it does not know is.
     async fn apiserver_serves(&self) -> Done {
-        let address = self.address();
+        let address = self.settings.serving.bind_address;
         let failed = |why: String| format!("kube-apiserver at {address}: {why}");
         let maker = peers_maker(&self.settings).map_err(|error| failed(error.to_string()))?;
         let answer = maker.client(address).get("/readyz").await;
