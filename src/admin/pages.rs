@@ -27,14 +27,6 @@ const PROMETHEUS: &str = "text/plain; version=0.0.4; charset=utf-8";
 /// Status, content type, body.
 pub(super) type AdminResponse = (StatusCode, &'static str, String);
 
-/// Whether `/readyz` says why a check fails.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Reasons {
-    Told,
-    /// As kube-apiserver does it: anyone may ask.
-    Withheld,
-}
-
 /// Responds to requests on the admin port; `status` reads what `/statusz` and `/readyz` say.
 pub struct Pages {
     pub shared: Arc<Shared>,
@@ -50,7 +42,7 @@ impl Pages {
         let query = request.uri.query();
         match request.uri.path() {
             "/livez" => self.livez(),
-            "/readyz" => self.readyz(query, Reasons::Told),
+            "/readyz" => self.readyz(query, None),
             "/metrics" => self.metrics(),
             "/statusz" => self.statusz(&request).await,
             "/" => text(
@@ -94,7 +86,8 @@ impl Pages {
     }
 
     /// Text like that of kube-apiserver's `/readyz`: failed checks are always named, all checks with `?verbose`.
-    pub(super) fn readyz(&self, query: Option<&str>, reasons: Reasons) -> AdminResponse {
+    /// `instead`: what is said instead of why a check fails.
+    pub(super) fn readyz(&self, query: Option<&str>, instead: Option<&str>) -> AdminResponse {
         let verbose = query_values(query, "verbose").next().is_some();
         let checks = self.checks();
         let ready = checks.iter().all(|check| check.missing.is_none());
@@ -103,10 +96,7 @@ impl Pages {
         }
         let lines = checks.iter().map(|check| match &check.missing {
             None => format!("[+]{} ok\n", check.name),
-            Some(_) if reasons == Reasons::Withheld => {
-                format!("[-]{} failed: reason withheld\n", check.name)
-            }
-            Some(missing) => format!("[-]{} failed: {missing}\n", check.name),
+            Some(why) => format!("[-]{} failed: {}\n", check.name, instead.unwrap_or(why)),
         });
         let (status, end) = match ready {
             true => (StatusCode::OK, "readyz check passed\n"),

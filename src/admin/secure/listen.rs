@@ -13,7 +13,7 @@ use tokio::sync::Mutex;
 use super::gate::Gate;
 use super::review::{PATH, Verdict};
 use crate::admin::accept::{AdminPort, serve_http};
-use crate::admin::pages::{AdminResponse, Pages, Reasons, not_found, text};
+use crate::admin::pages::{AdminResponse, Pages, not_found, text};
 use crate::admin::predecessor::AdminListener;
 use crate::net::files;
 use crate::request::caller::ClientConnection;
@@ -68,9 +68,11 @@ impl SecurePort {
         request: request::Parts,
         connection: &ClientConnection,
     ) -> AdminResponse {
+        let query = request.uri.query();
         match request.uri.path() {
             "/livez" => self.pages.livez(),
-            "/readyz" => self.pages.readyz(request.uri.query(), Reasons::Withheld),
+            // As kube-apiserver does it: anyone may ask.
+            "/readyz" => self.pages.readyz(query, Some("reason withheld")),
             PATH => self.metrics(connection, &request.headers).await,
             _ => not_found(),
         }
