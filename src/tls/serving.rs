@@ -101,20 +101,15 @@ fn selection(
 ///
 /// Go cannot choose among those of TLS 1.3: a list without one leaves them all in use. So does this.
 fn provider(config: &ServingConfig) -> Arc<CryptoProvider> {
-    let provider = store::PROVIDER.clone();
     let named = &config.cipher_suites;
     if named.is_empty() {
-        return provider;
+        return store::PROVIDER.clone();
     }
     let is_named = |suite: &SupportedCipherSuite| named.contains(&suite.suite());
     let is_tls13 = |suite: &SupportedCipherSuite| suite.tls13().is_some();
-    let mut suites = provider.cipher_suites.clone();
-    let chooses_tls13 = suites
-        .iter()
-        .any(|suite| is_tls13(suite) && is_named(suite));
+    let mut provider = CryptoProvider::clone(&store::PROVIDER);
+    let suites = &mut provider.cipher_suites;
+    let chooses_tls13 = suites.iter().any(|it| is_tls13(it) && is_named(it));
     suites.retain(|suite| is_named(suite) || is_tls13(suite) && !chooses_tls13);
-    Arc::new(CryptoProvider {
-        cipher_suites: suites,
-        ..(*provider).clone()
-    })
+    Arc::new(provider)
 }
