@@ -104,13 +104,12 @@ struct Wiring {
 impl Wiring {
     fn new(config: &Config, certificates: &Certificates) -> anyhow::Result<(Self, CatalogInputs)> {
         let registry = Registry::new();
-        let credentials = certificates.credentials.clone();
         let (id_sender, id) = watch::channel(config.identity.server_id.as_deref().map(Arc::from));
         let (apiserver_id_sender, apiserver_id) = watch::channel(None);
         let (published, ends) = Published::new();
         let given = Foundation {
             settings: Arc::new(SharedSettings::new(config)),
-            maker: Arc::new(local::maker(config, credentials.clone())?),
+            maker: Arc::new(local::maker(config, certificates.credentials.clone())?),
             connector: Connector::new(&config.etcd, certificates.etcd.clone()),
             own: OwnServer {
                 id,
@@ -118,7 +117,6 @@ impl Wiring {
                 endpoint: canonical(config.peer.advertise_address),
             },
             local: Arc::default(),
-            credentials,
             keys: EtcdKeys::new(&config.etcd.prefix, &config.identity.lease_namespaces),
             published,
         };
@@ -143,7 +141,6 @@ impl Wiring {
         let view = local::start(
             config,
             local::LocalInputs {
-                credentials: given.credentials.clone(),
                 maker: given.maker.clone(),
                 state: given.local.clone(),
                 custom: published.custom.subscribe(),
@@ -169,7 +166,7 @@ impl Wiring {
         publishing: &Publishing,
     ) -> anyhow::Result<Arc<Shared>> {
         let (given, control) = (&self.given, &mut self.control);
-        let servers = ApiServers::new(&config, &given.credentials, given.maker.clone())?;
+        let servers = ApiServers::new(&config, given.maker.clone())?;
         let (connector, keys, local) = (&given.connector, &given.keys, &given.local);
         let metrics = Metrics::new(&self.registry)?;
         let spans = SpanMetrics::new(&self.registry)?;
@@ -177,7 +174,7 @@ impl Wiring {
             settings: given.settings.clone(),
             own: given.own.clone(),
             callers: Callers::new(&config.serving, cas),
-            credentials: given.credentials.clone(),
+            credentials: given.maker.credentials.clone(),
             published: given.published.clone(),
             peer_discovery,
             local: given.local.clone(),

@@ -18,7 +18,6 @@ use crate::config::settings::SharedSettings;
 use crate::config::{BareServersMode, Config};
 use crate::local::discovery::LocalView;
 use crate::local::state::LocalState;
-use crate::tls::credentials::Current;
 
 /// Messages that may wait to be read.
 const QUEUE: usize = 4096;
@@ -28,7 +27,6 @@ pub struct Foundation {
     pub own: OwnServer,
     pub keys: EtcdKeys,
     pub connector: Connector,
-    pub credentials: Current,
     /// Makes clients of the local apiserver.
     pub maker: Arc<ClientMaker>,
     pub local: Arc<LocalState>,
@@ -70,7 +68,7 @@ pub fn start(
     let (answers_sender, answers) = mpsc::channel(QUEUE);
     let reader = UnproxiedReader::new(
         config,
-        &given.credentials,
+        &given.maker.credentials,
         candidates.subscribe(),
         given.published.custom.subscribe(),
         answers_sender,

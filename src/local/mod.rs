@@ -38,7 +38,6 @@ pub fn maker(config: &Config, credentials: Current) -> Result<ClientMaker, Maker
 
 /// What the tasks read and write.
 pub struct LocalInputs {
-    pub credentials: Current,
     pub maker: Arc<ClientMaker>,
     pub state: Arc<LocalState>,
     /// CRDs and aggregated APIs; `None` until etcd was read.
@@ -71,7 +70,7 @@ pub fn start(
     ));
     control.spawn(requestheader::run(
         config.clone(),
-        inputs.credentials,
+        inputs.maker.credentials.clone(),
         inputs.header_names,
         state,
     ));

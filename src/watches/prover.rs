@@ -21,7 +21,6 @@ use crate::discovery::clients;
 use crate::kube::gvr::Gvr;
 use crate::kube::media_type;
 use crate::log_throttle::chain;
-use crate::tls::credentials::Current;
 
 /// Longest wait for the answer of a server.
 const TIMEOUT: Duration = Duration::from_secs(3);
@@ -133,13 +132,9 @@ pub struct ApiServers {
 
 impl ApiServers {
     /// `local_maker`: makes clients of the local apiserver.
-    pub fn new(
-        config: &Config,
-        credentials: &Current,
-        local_maker: Arc<ClientMaker>,
-    ) -> Result<Self, MakerError> {
+    pub fn new(config: &Config, local_maker: Arc<ClientMaker>) -> Result<Self, MakerError> {
         // A peer's proxy asks its own apiserver.
-        let peers = clients::of_proxies(config, credentials, TIMEOUT)?;
+        let peers = clients::of_proxies(config, &local_maker.credentials, TIMEOUT)?;
         Ok(Self {
             local: config.api_server.address,
             local_maker,

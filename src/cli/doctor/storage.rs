@@ -28,7 +28,7 @@ async fn probe(config: &Config, maker: &Maker, etcd: &etcd_client::Client) -> Op
     let Some(listed) = listed(&mut maker.client(server)).await else {
         return Some(told::no_discovery(about));
     };
-    let prover = Prover(ApiServers::new(config, &maker.credentials, maker.clone()).ok()?);
+    let prover = Prover(ApiServers::new(config, maker.clone()).ok()?);
     let (mut here, mut elsewhere, mut asked) = (false, BTreeSet::new(), BTreeSet::new());
     for resource in listed {
         // Else the resource is not among those that kube-apiserver has built in, or is in `etcd.otherResources`.
