@@ -38,7 +38,7 @@ fn main() -> ExitCode {
         Command::Run { config, log_format } => {
             run(&config, log_format).unwrap_or(ExitCode::from(USAGE))
         }
-        Command::Check(arguments) => cli::check::run(&arguments),
+        Command::Check(arguments) => exit_code(cli::check::run(&arguments)),
         Command::Status(arguments) => exit_code(cli::status::run(&arguments)),
         Command::Forget(arguments) => cli::forget::run(&arguments),
         Command::Install(arguments) => cli::install::install(&arguments),

@@ -2,13 +2,12 @@
 //! the proxy.
 
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
 
 use clap::{Args, ValueEnum};
 
 use super::doctor::finding::{self, Finding, Level};
 use super::doctor::{examine, of_file, pre};
-use super::{CONFIG_FILE, block_on, exit_code, terminal};
+use super::{CONFIG_FILE, block_on, terminal};
 use crate::config::{self, Problem};
 
 /// What is printed.
@@ -41,11 +40,8 @@ pub struct CheckArguments {
     output: FindingsFormat,
 }
 
-pub fn run(arguments: &CheckArguments) -> ExitCode {
-    exit_code(checked(arguments))
-}
-
-fn checked(arguments: &CheckArguments) -> Result<bool, String> {
+/// Returns whether there is no problem.
+pub fn run(arguments: &CheckArguments) -> Result<bool, String> {
     let path = &arguments.config;
     let findings = match (arguments.pre, arguments.live) {
         (true, _) => block_on(async { Ok(pre::examine(path).await) })?,
