@@ -60,10 +60,8 @@ pub(super) fn name(node: &Node) -> Result<HeaderName, String> {
 
 /// A prefix of header names, in lower case.
 pub(super) fn prefix(node: &Node) -> Result<String, String> {
-    let found = values::text(
-        node,
-        "the start of a header's name, such as X-Remote-Extra-",
-    )?;
+    let expected = "the start of a header's name, such as X-Remote-Extra-";
+    let found = values::text(node, expected)?;
     let Ok(name) = found.parse::<HeaderName>() else {
         return values::refused(node, "is not the start of a header's name");
     };
