@@ -75,5 +75,3 @@ impl Display for Problem {
         }
     }
 }
-
-impl std::error::Error for Problem {}
