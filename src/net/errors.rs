@@ -22,10 +22,9 @@ pub struct RedactedError<'e>(pub &'e Error);
 impl fmt::Display for RedactedError<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self(error) = self;
-        match error.root_etype() {
-            ErrorType::InvalidHTTPHeader | ErrorType::Custom(_) => {
-                write!(f, "{}", error.root_etype().as_str())
-            }
+        let kind = error.root_etype();
+        match kind {
+            ErrorType::InvalidHTTPHeader | ErrorType::Custom(_) => f.write_str(kind.as_str()),
             _ => error.fmt(f),
         }
     }
