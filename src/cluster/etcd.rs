@@ -105,13 +105,11 @@ pub async fn version(client: &mut Client) -> Result<String, SourceError> {
 /// Watches what is below `prefix`.
 pub async fn watch(client: &Client, prefix: &str, from: i64) -> Result<WatchStream, SourceError> {
     let mut watcher = client.watch_client().max_decoding_message_size(MAX_MESSAGE);
-    let mut options = WatchOptions::new()
+    let options = WatchOptions::new()
+        .with_range(range_end(prefix))
         .with_start_revision(from)
         .with_progress_notify()
         .with_fragment();
-    if !is_one_key(prefix) {
-        options = options.with_range(range_end(prefix));
-    }
     within(watcher.watch(prefix, Some(options))).await
 }
 
@@ -178,11 +176,9 @@ async fn page(
     wanted: &ListingRest,
 ) -> Result<GetResponse, SourceError> {
     let mut options = GetOptions::new()
+        .with_range(range_end(prefix))
         .with_limit(wanted.limit)
         .with_revision(wanted.revision);
-    if !is_one_key(prefix) {
-        options = options.with_range(range_end(prefix));
-    }
     if keys_only {
         options = options.with_keys_only();
     }
@@ -378,25 +374,19 @@ fn relative(prefix: &str, key: &[u8]) -> Option<String> {
     if key.len() > prefix.len() + MAX_KEY {
         return None;
     }
-    if is_one_key(prefix) {
+    // It is not a prefix, but the only key.
+    if !prefix.ends_with('/') {
         let (_, name) = key.rsplit_once('/')?;
         return (key == prefix).then(|| name.to_owned());
     }
     key.strip_prefix(prefix).map(str::to_owned)
 }
 
-/// Whether it is not a prefix, but the only key.
-fn is_one_key(prefix: &str) -> bool {
-    !prefix.ends_with('/')
-}
-
-/// The first key after everything that starts with `prefix`, which ends in a slash.
-pub fn range_end(prefix: &str) -> Vec<u8> {
-    let mut end = prefix.as_bytes().to_vec();
-    if let Some(last) = end.last_mut() {
-        *last += 1;
-    }
-    end
+/// The first key after everything that starts with `prefix`; empty, as etcd wants it, if that is the only key.
+fn range_end(prefix: &str) -> Vec<u8> {
+    // After the slash comes a zero.
+    let below = prefix.strip_suffix('/').map(|below| format!("{below}0"));
+    below.unwrap_or_default().into()
 }
 
 #[cfg(test)]

@@ -15,7 +15,6 @@ use tokio::time::Instant;
 use super::sample::{self, ACCEPT_METADATA, Anchor, KeyCount, ListedIn, Sample};
 use crate::client::{ClientError, ClientMaker, MakerError};
 use crate::cluster::connector::within;
-use crate::cluster::etcd::range_end;
 use crate::config::Config;
 use crate::discovery::clients;
 use crate::kube::gvr::Gvr;
@@ -112,9 +111,7 @@ async fn has(
 
 /// A linearizable read of the revision and of the number of keys below `root`.
 async fn keys(etcd: &mut etcd_client::Client, root: &str) -> Result<KeyCount, NoAnswer> {
-    let options = GetOptions::new()
-        .with_range(range_end(root))
-        .with_count_only();
+    let options = GetOptions::new().with_prefix().with_count_only();
     let answer = within(etcd.get(root, Some(options))).await;
     let answer = answer.map_err(|_| NoAnswer::Etcd)?;
     Ok(KeyCount {
