@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use etcd_client::{
-    Client, EventType, GetOptions, GetResponse, KeyValue, KvClient, ResponseHeader, WatchOptions,
-    WatchResponse, WatchStream,
+    Client, EventType, GetOptions, KeyValue, KvClient, ResponseHeader, WatchOptions, WatchResponse,
+    WatchStream,
 };
 
 use super::connector::{Connector, REQUEST_TIMEOUT, Session, failed, within};
@@ -146,7 +146,19 @@ async fn list_part(
     mut wanted: ListingRest,
 ) -> Result<(Listing, u64), SourceError> {
     let mut page = loop {
-        match page(kv, prefix, keys_only, &wanted).await {
+        let mut options = GetOptions::new()
+            .with_range(range_end(prefix))
+            .with_limit(wanted.limit)
+            .with_revision(wanted.revision);
+        if keys_only {
+            options = options.with_keys_only();
+        }
+        let most = match wanted.limit {
+            1 => MAX_MESSAGE,
+            _ => MAX_PAGE,
+        };
+        let mut kv = kv.clone().max_decoding_message_size(most);
+        match within(kv.get(wanted.from.as_slice(), Some(options))).await {
             Err(error) if error.is_too_large() && wanted.limit > 1 => wanted.limit /= 2,
             page => break page?,
         }
@@ -167,27 +179,6 @@ async fn list_part(
         rest: from.map(|from| ListingRest { from, ..wanted }),
     };
     Ok((part, cluster))
-}
-
-async fn page(
-    kv: &KvClient,
-    prefix: &str,
-    keys_only: bool,
-    wanted: &ListingRest,
-) -> Result<GetResponse, SourceError> {
-    let mut options = GetOptions::new()
-        .with_range(range_end(prefix))
-        .with_limit(wanted.limit)
-        .with_revision(wanted.revision);
-    if keys_only {
-        options = options.with_keys_only();
-    }
-    let most = match wanted.limit {
-        1 => MAX_MESSAGE,
-        _ => MAX_PAGE,
-    };
-    let mut kv = kv.clone().max_decoding_message_size(most);
-    within(kv.get(wanted.from.as_slice(), Some(options))).await
 }
 
 /// What to ask for after `limit` values, which had so many bytes. Twice as much as a large page would be too much, and
