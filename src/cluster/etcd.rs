@@ -282,20 +282,16 @@ impl EtcdChanges {
         if message.created() {
             return Ok(None);
         }
-        let changes: Vec<_> = message
-            .events()
-            .iter()
-            .filter_map(|event| {
-                let kv = event.kv()?;
-                match event.event_type() {
-                    EventType::Put => item(&self.prefix, kv.clone()).map(Event::Apply),
-                    EventType::Delete => relative(&self.prefix, kv.key()).map(Event::Delete),
-                }
-            })
-            .collect();
+        let change = |event: &etcd_client::Event| {
+            let kv = event.kv()?;
+            match event.event_type() {
+                EventType::Put => item(&self.prefix, kv.clone()).map(Event::Apply),
+                EventType::Delete => relative(&self.prefix, kv.key()).map(Event::Delete),
+            }
+        };
         Ok(Some(Batch {
             revision: told(message, self.ordered).unwrap_or(0),
-            changes,
+            changes: message.events().iter().filter_map(change).collect(),
         }))
     }
 }
