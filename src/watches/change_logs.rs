@@ -288,14 +288,9 @@ impl LogReader {
                 // Deletions at that revision may be compacted too.
                 SourceError::Compacted(oldest) => log.restart_from(oldest + 1),
                 error => {
-                    let (root, text) = (&*log.root, "the etcd watch for last bookmarks failed");
-                    warn_new!(
-                        self.throttle,
-                        log.root.clone(),
-                        &error,
-                        root,
-                        "{text}, retrying"
-                    );
+                    let root = &*log.root;
+                    let text = "the etcd watch for last bookmarks failed, retrying";
+                    warn_new!(self.throttle, log.root.clone(), &error, root, "{text}");
                     tokio::time::sleep(PAUSE).await;
                 }
             }
@@ -345,10 +340,8 @@ fn read(
     let changes = message.events().iter().filter_map(|event| event.kv());
     let changes = changes.map(|kv| {
         let key = kv.key().strip_prefix(log.root.as_bytes());
-        (
-            kv.mod_revision(),
-            String::from_utf8_lossy(key.unwrap_or_default()),
-        )
+        let key = String::from_utf8_lossy(key.unwrap_or_default());
+        (kv.mod_revision(), key)
     });
     log.append(begin, changes, told(message, ordered), newest);
     Ok(())
