@@ -180,10 +180,8 @@ pub fn tls_options(
     let mut tls = TlsOptions::new().ca_certificate(Certificate::from_pem(reading.bytes(ca_file)?));
     if let Some(pair) = &config.client {
         reading.certified_key(pair)?;
-        let (cert, key) = (
-            reading.bytes(&pair.cert_file)?,
-            reading.bytes(&pair.key_file)?,
-        );
+        let cert = reading.bytes(&pair.cert_file)?;
+        let key = reading.bytes(&pair.key_file)?;
         tls = tls.identity(Identity::from_pem(cert, key));
     }
     Ok(Some(tls))
