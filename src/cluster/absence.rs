@@ -12,7 +12,7 @@ use etcd_client::Client;
 use tokio::sync::{Notify, watch};
 use tokio::time::{sleep, timeout};
 
-use super::connector::{Connector, Session};
+use super::connector::Session;
 use super::etcd;
 use super::keys::{EtcdKeys, Topic};
 use super::source::{Listing, SourceError};
@@ -137,8 +137,8 @@ fn last_write(listing: &Listing, followed: i64) -> Result<i64, SourceError> {
 
 /// Reads etcd, over a connection of its own.
 pub struct EtcdReader {
-    etcd: Session,
-    keys: EtcdKeys,
+    pub etcd: Session,
+    pub keys: EtcdKeys,
 }
 
 impl NewestWrites for EtcdReader {
@@ -161,13 +161,6 @@ impl NewestWrites for EtcdReader {
 }
 
 impl EtcdReader {
-    pub fn new(connector: Connector, keys: EtcdKeys) -> Self {
-        Self {
-            etcd: Session::new(connector),
-            keys,
-        }
-    }
-
     async fn last_write(
         &self,
         client: &Client,

@@ -8,7 +8,7 @@ use tokio::task::JoinSet;
 use super::absence::EtcdReader;
 use super::asking::UnproxiedReader;
 use super::catalog::{Catalog, CatalogInputs, OwnServer, Published};
-use super::connector::Connector;
+use super::connector::{Connector, Session};
 use super::etcd::EtcdSource;
 use super::keys::{EtcdKeys, Topic};
 use super::state::ClusterState;
@@ -61,7 +61,10 @@ pub fn start(
         let (sink, log_throttle) = (sink.clone(), Arc::clone(&log_throttle));
         control.spawn(follow(source, topic, sink, log_throttle));
     }
-    let etcd = EtcdReader::new(given.connector.clone(), given.keys.clone());
+    let etcd = EtcdReader {
+        etcd: Session::new(given.connector.clone()),
+        keys: given.keys.clone(),
+    };
     let absence = given.published.absence.clone();
     control.spawn(async move { absence.serve(etcd).await });
     let candidates = watch::Sender::default();
