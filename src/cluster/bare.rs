@@ -115,15 +115,11 @@ impl ClusterState {
                 Some(_) => return true,
             }
         }
-        unanswered > self.proxies_not_advertised()
-    }
-
-    /// How many live proxies have addresses that no apiserver advertises: theirs may advertise others.
-    fn proxies_not_advertised(&self) -> usize {
+        // The apiservers of live proxies whose addresses none advertises may advertise others.
         let initialized = self.live.iter().filter(|(_, at)| at.value.initialized);
         let ips = initialized.map(|(_, at)| at.value.endpoint.ip());
-        let ips: BTreeSet<_> = ips.filter(|ip| !self.lives(*ip)).collect();
-        ips.len()
+        let not_advertised: BTreeSet<_> = ips.filter(|ip| !self.lives(*ip)).collect();
+        unanswered > not_advertised.len()
     }
 
     /// The bare servers that live, and those that lived within the grace.
