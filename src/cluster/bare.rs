@@ -124,30 +124,27 @@ impl ClusterState {
 
     /// The bare servers that live, and those that lived within the grace.
     pub(super) fn bare_servers(&self) -> Vec<Server> {
-        let unexplained: BTreeSet<_> = self.unexplained().into_iter().collect();
-        let asked = self.asked.iter();
-        asked
-            .filter(|(address, _)| !self.is_taken(**address))
-            .filter_map(|(address, asked)| {
-                let is_bare = matches!(asked.failure, None | Some(NotRead::Unreadable));
-                let live = is_bare && unexplained.contains(address);
-                let read = asked.read.as_ref();
-                // Nobody was ever there, as far as is known.
-                if !live && read.is_none() {
-                    return None;
-                }
-                let known = live && asked.failure.is_none();
-                let id = address.to_string();
-                Some(Server {
-                    live,
-                    initialized: known,
-                    target: known,
-                    ready: known,
-                    known,
-                    ..NativePeer::server(read, &id, ServerKind::Bare, *address)
-                })
+        let unexplained = self.unexplained();
+        let servers = self.asked.iter().filter_map(|(address, asked)| {
+            let is_bare = matches!(asked.failure, None | Some(NotRead::Unreadable));
+            let live = is_bare && unexplained.contains(address);
+            let read = asked.read.as_ref();
+            // It is another server's address, or nobody was ever there, as far as is known.
+            if self.is_taken(*address) || !live && read.is_none() {
+                return None;
+            }
+            let known = live && asked.failure.is_none();
+            let id = address.to_string();
+            Some(Server {
+                live,
+                initialized: known,
+                target: known,
+                ready: known,
+                known,
+                ..NativePeer::server(read, &id, ServerKind::Bare, *address)
             })
-            .collect()
+        });
+        servers.collect()
     }
 
     /// Records of servers whose proxy is down while their apiserver lives and cannot be read, with their revisions. They
