@@ -231,12 +231,14 @@ impl<T: Addressed> PrefixState<T> {
 /// Detects gaps in the events of one watch.
 #[derive(Debug)]
 pub struct Gap {
-    ttl: Duration,
+    /// How long a key counts that disappears because of a gap.
+    pub ttl: Duration,
     /// Longer than this without an event is a gap.
     quiet: Duration,
     /// The last event.
     pub heard: Option<Instant>,
-    ended: Option<Instant>,
+    /// When the last gap ended.
+    pub ended: Option<Instant>,
 }
 
 impl Gap {
@@ -270,19 +272,9 @@ impl Gap {
         self.heard.is_some_and(|heard| now - heard > self.quiet)
     }
 
-    /// etcd has lost keys, however short it was down.
-    pub fn lost_keys(&mut self, now: Instant) {
-        self.ended = Some(now);
-    }
-
     /// Whether a key that disappears now may have done so because of a gap.
     pub fn is_recent(&self, now: Instant) -> bool {
         self.is_open(now) || self.ended.is_some_and(|ended| now - ended <= self.ttl)
-    }
-
-    /// Until when a key counts that disappears now because of a gap.
-    pub fn counts_until(&self, now: Instant) -> Instant {
-        now + self.ttl
     }
 }
 

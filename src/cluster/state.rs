@@ -250,8 +250,9 @@ impl ClusterState {
                 if topic == Topic::Servers {
                     self.restored_through = i64::MAX;
                 }
+                // etcd has lost keys, however short it was down.
                 if let Some(live) = self.topics.get_mut(&Topic::Live) {
-                    live.gap.lost_keys(now);
+                    live.gap.ended = Some(now);
                 }
             }
             Event::InitApply(_) | Event::Apply(_) | Event::Forbidden => {}
@@ -264,7 +265,7 @@ impl ClusterState {
     fn counts_until(&self, topic: Topic, now: Instant) -> Option<Instant> {
         let own = &self.topics.get(&topic)?.gap;
         let recent = own.is_recent(now) || self.topics.get(&Topic::Live)?.gap.is_recent(now);
-        recent.then(|| own.counts_until(now))
+        recent.then(|| now + own.ttl)
     }
 
     /// The header names by which apiservers recognise users; `None` while there are none in etcd.
