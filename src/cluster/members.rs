@@ -122,23 +122,14 @@ impl ClusterState {
     }
 
     fn server(&self, id: &str) -> Option<Server> {
-        let record = self.servers.get(id);
-        match self.live.get(id) {
-            None if !self.has_newest_record(id) => self.native(id),
-            live => self.proxied(id, record, live),
+        let (live, record) = (self.live.get(id), self.servers.get(id));
+        if live.is_none() && !self.has_newest_record(id) {
+            return self.native(id);
         }
-    }
-
-    fn proxied(
-        &self,
-        id: &str,
-        record: Option<&Versioned<UnpackedRecord>>,
-        live: Option<&Versioned<LiveKey>>,
-    ) -> Option<Server> {
         let endpoint = live
             .map(|live| live.value.endpoint)
             .or(record.map(|record| record.value.record.endpoint))?;
-        if live.is_none() && (!self.servers.is_newest(record?) || self.reads(endpoint.ip())) {
+        if live.is_none() && self.reads(endpoint.ip()) {
             return None;
         }
         let newest = live.is_some_and(|live| self.live.is_newest(live));
