@@ -136,10 +136,9 @@ impl ClusterState {
         let initialized = live.is_some_and(|live| live.value.initialized);
         let known = is_known(live, record);
         let served = record.map(|record| record.value.served.clone());
-        let served = match live {
-            Some(_) if !known => self.with_storage_versions(self.apiserver_id(id), served),
-            _ => served,
-        };
+        let unknown = live.filter(|_| !known);
+        let unknown = unknown.map(|live| live.value.api_server_id.as_deref().unwrap_or(id));
+        let served = self.with_storage_versions(unknown, served);
         let target = initialized && newest && endpoint != self.own_endpoint;
         let draining = record
             .filter(|record| live.is_none() && !self.is_history_void(record))
@@ -195,10 +194,7 @@ impl ClusterState {
         let newest = entry.is_some_and(|entry| self.endpoints.is_newest(entry));
         let known = entry.is_some() && read_here.is_some();
         let served = read.map(|read| read.served.clone());
-        let served = match entry {
-            Some(_) if !known => self.with_storage_versions(id, served),
-            _ => served,
-        };
+        let served = self.with_storage_versions(entry.filter(|_| !known).map(|_| id), served);
         Some(Server {
             live: entry.is_some(),
             initialized: entry.is_some(),
@@ -210,20 +206,15 @@ impl ClusterState {
         })
     }
 
-    /// The ID by which Leases and StorageVersions name the apiserver of the server `id`.
-    fn apiserver_id<'s>(&'s self, id: &'s str) -> &'s str {
-        let live = self.live.get(id);
-        let named = live.and_then(|live| live.value.api_server_id.as_deref());
-        named.unwrap_or(id)
-    }
-
-    /// `served` and the resources that StorageVersions list for the apiserver `id`: since Kubernetes 1.28, without
-    /// subresources. Those of a CRD's name are left out: nobody says whether the server serves them itself.
+    /// `served` and the resources that StorageVersions list for a live apiserver of which it is not known whether it still
+    /// serves just that: since Kubernetes 1.28, without subresources. Those of a CRD's name are left out: nobody says whether
+    /// the server serves them itself. `unknown`: the ID by which StorageVersions name this apiserver.
     fn with_storage_versions(
         &self,
-        id: &str,
+        unknown: Option<&str>,
         served: Option<Arc<ServedSet>>,
     ) -> Option<Arc<ServedSet>> {
+        let Some(id) = unknown else { return served };
         let is_known = |gvr: &Gvr| served.as_ref().is_some_and(|served| served.contains(gvr));
         let mut more = ServedSet::new();
         for (name, at) in self.storage.iter() {
