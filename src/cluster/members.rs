@@ -21,7 +21,7 @@ use super::bare::MAX_ASKED;
 use super::codec::{PeerEndpoint, stored_resource};
 use super::keys::{Topic, claim, claimant};
 use super::prefix::Versioned;
-use super::record::{LiveKey, canonical};
+use super::record::canonical;
 use super::state::{ClusterState, UnpackedRecord};
 use super::unproxied::{Candidates, NativePeer, Unproxied};
 use crate::kube::gvr::{Gvr, ServedSet};
@@ -134,7 +134,10 @@ impl ClusterState {
         }
         let newest = live.is_some_and(|live| self.live.is_newest(live));
         let initialized = live.is_some_and(|live| live.value.initialized);
-        let known = is_known(live, record);
+        // The two keys have separate watches: the record must be at least as new as the live key requires.
+        let meant = live.and_then(|live| live.value.record_revision);
+        let known = meant.zip(record);
+        let known = known.is_some_and(|(meant, record)| record.revision >= meant);
         let served = record.map(|record| record.value.served.clone());
         let unknown = live.filter(|_| !known);
         let unknown = unknown.map(|live| live.value.api_server_id.as_deref().unwrap_or(id));
@@ -290,14 +293,6 @@ impl ClusterState {
     pub(super) fn is_taken(&self, address: SocketAddr) -> bool {
         self.live.has_address(address) || self.endpoints.has_address(address)
     }
-}
-
-/// Whether the record is at least as new as the live key requires. The two keys have separate watches.
-fn is_known<R>(live: Option<&Versioned<LiveKey>>, record: Option<&Versioned<R>>) -> bool {
-    let meant = live.and_then(|live| live.value.record_revision);
-    meant
-        .zip(record)
-        .is_some_and(|(meant, record)| record.revision >= meant)
 }
 
 #[cfg(test)]
