@@ -22,7 +22,7 @@ use super::codec::{PeerEndpoint, stored_resource};
 use super::keys::{Topic, claim, claimant};
 use super::prefix::Versioned;
 use super::record::canonical;
-use super::state::{ClusterState, UnpackedRecord};
+use super::state::ClusterState;
 use super::unproxied::{Candidates, NativePeer, Unproxied};
 use crate::kube::gvr::{Gvr, ServedSet};
 use crate::local::discovery::LocalView;
@@ -143,9 +143,13 @@ impl ClusterState {
         let unknown = unknown.map(|live| live.value.api_server_id.as_deref().unwrap_or(id));
         let served = self.with_storage_versions(unknown, served);
         let target = initialized && newest && endpoint != self.own_endpoint;
-        let draining = record
-            .filter(|record| live.is_none() && !self.is_history_void(record))
-            .and_then(|_| self.draining_since(id, endpoint));
+        // It began before etcd's present history, as it says, or as a record that was restored with etcd.
+        let history_void = record.is_some_and(|record| {
+            record.value.record.history_void || record.revision <= self.restored_through
+        });
+        let drains = live.is_none() && !history_void;
+        let draining = self.draining_since(id, endpoint).filter(|_| drains);
+        let start = record.and_then(|record| record.value.record.history_start);
         Some(Server {
             id: id.into(),
             endpoint,
@@ -156,12 +160,9 @@ impl ClusterState {
             ready: target && live.is_some_and(|live| live.value.ready),
             binary_version: record.and_then(|record| record.value.record.binary_version.clone()),
             version: record.and_then(|record| record.value.record.version()),
-            history_start: record
-                .filter(|record| known && !self.is_history_void(record))
-                .and_then(|record| record.value.record.history_start)
-                .or(draining),
+            history_start: start.filter(|_| known && !history_void).or(draining),
+            history_void,
             draining: draining.is_some(),
-            history_void: record.is_some_and(|record| self.is_history_void(record)),
             known,
             served,
         })
@@ -174,11 +175,6 @@ impl ClusterState {
         let counts = key.value.endpoint == endpoint && key.revision > self.restored_through;
         let is_anothers = endpoint == self.own_endpoint || self.is_taken(endpoint);
         (counts && !is_anothers).then_some(key.value.history_start)
-    }
-
-    /// Whether the server began before etcd's present history, as it says, or as a record that was restored with etcd.
-    fn is_history_void(&self, record: &Versioned<UnpackedRecord>) -> bool {
-        record.value.record.history_void || record.revision <= self.restored_through
     }
 
     fn native(&self, id: &str) -> Option<Server> {
