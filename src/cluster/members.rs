@@ -42,18 +42,15 @@ pub struct OthersIds {
 impl ClusterState {
     /// The snapshot for requests. `own`: our server ID, once it is known.
     pub fn compile(&self, own: Option<&str>, view: &LocalView) -> Snapshot {
-        let ids = self.ids();
-        let others = ids
-            .into_iter()
-            .filter(|id| Some(*id) != own || self.is_elsewhere(id));
+        let here = own.filter(|id| !self.is_elsewhere(id));
+        let others = self.ids().into_iter().filter(|id| Some(*id) != here);
         let servers = others.filter_map(|id| self.server(id));
         let mut servers: Vec<_> = servers.chain(self.bare_servers()).collect();
         servers.sort_by(|one, other| one.id.cmp(&other.id));
         let custom = self.custom().clone();
         let mut snapshot = Snapshot::new(self.synced(), servers, view.served.as_deref(), custom);
         // As the process before may have written it.
-        let own_record = own.filter(|id| !self.is_elsewhere(id));
-        let own_record = own_record.and_then(|id| self.servers.get(id));
+        let own_record = here.and_then(|id| self.servers.get(id));
         snapshot.own_record = own_record.map(|at| at.value.served.clone());
         snapshot.peer_unknown |= self.has_unpublished_server() || self.has_unknown_bare_server();
         snapshot.set_scopes(&view.scopes);
@@ -189,9 +186,8 @@ impl ClusterState {
             (None, Some(read)) if !self.is_taken(read.address) => read.address,
             _ => return None,
         };
-        let read_here = read.filter(|read| read.address == address);
         let newest = entry.is_some_and(|entry| self.endpoints.is_newest(entry));
-        let known = entry.is_some() && read_here.is_some();
+        let known = entry.is_some() && read.is_some_and(|read| read.address == address);
         let served = read.map(|read| read.served.clone());
         let served = self.with_storage_versions(entry.filter(|_| !known).map(|_| id), served);
         Some(Server {
