@@ -28,13 +28,13 @@ pub struct Record {
     #[serde(deserialize_with = "canonical_address")]
     pub endpoint: SocketAddr,
     /// `gitVersion` of its apiserver.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub binary_version: Option<String>,
     /// The version that its apiserver emulates, as `major.minor`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub compatibility_version: Option<String>,
     /// etcd revision since which its apiserver has watch history; not known to all.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub history_start: Option<i64>,
     /// etcd was restored or replaced since its apiserver started: it must not be asked for what was before.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -64,16 +64,12 @@ pub struct LiveKey {
     #[serde(default)]
     pub ready: bool,
     /// The apiserver's own ID (KEP-1965), by which StorageVersions name it, if it is known and not the server ID.
-    #[serde(
-        default,
-        rename = "apiServerID",
-        skip_serializing_if = "Option::is_none"
-    )]
+    #[serde(rename = "apiServerID", skip_serializing_if = "Option::is_none")]
     pub api_server_id: Option<String>,
     /// The etcd revision since which the record says what its apiserver serves now, because readers get the two keys
     /// through separate watches and must not use an older record. A write without a change does not count. Absent from
     /// the apiserver's restart until discovery is read.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub record_revision: Option<i64>,
 }
 
