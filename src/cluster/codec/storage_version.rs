@@ -19,11 +19,17 @@ const MOST_KEPT: usize = 16 << 10;
 const MOST_VERSIONS: usize = 16;
 
 /// The versions of a resource that one server serves. Absent servers stay listed.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq, Message, Deserialize)]
+#[serde(default)]
 pub struct ServerVersions {
     /// ID of the server, the name of its identity Lease.
+    #[prost(string, tag = "1")]
+    #[serde(rename = "apiServerID", deserialize_with = "nullable")]
     pub server: String,
-    /// Each once, without malformed ones. Before Kubernetes 1.28 always empty, which proves nothing.
+    /// Group versions as they are stored; as [`storage_version`] reads them, versions: each once, without malformed ones.
+    /// Before Kubernetes 1.28 always empty, which proves nothing.
+    #[prost(string, repeated, tag = "4")]
+    #[serde(rename = "servedVersions", deserialize_with = "nullable")]
     pub served: Vec<String>,
 }
 
@@ -39,40 +45,25 @@ struct StorageVersion {
 struct Status {
     #[prost(message, repeated, tag = "1")]
     #[serde(deserialize_with = "nullable")]
-    storage_versions: Vec<Server>,
-}
-
-#[derive(Message, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
-struct Server {
-    #[prost(string, tag = "1")]
-    #[serde(rename = "apiServerID", deserialize_with = "nullable")]
-    id: String,
-    #[prost(string, repeated, tag = "4")]
-    #[serde(deserialize_with = "nullable")]
-    served_versions: Vec<String>,
+    storage_versions: Vec<ServerVersions>,
 }
 
 /// Reads the value of `storageversions/<group or core>.<resource>`.
 pub fn storage_version(value: &[u8]) -> Result<Vec<ServerVersions>, Undecodable> {
     let stored: StorageVersion = decode(value, &STORAGE_VERSION)?;
     let servers = stored.status.unwrap_or_default().storage_versions;
-    if servers.iter().any(|server| server.id.is_empty()) {
+    if servers.iter().any(|it| it.server.is_empty()) {
         return Err(Undecodable::Field("apiServerID"));
     }
     let mut room = MOST_KEPT;
-    let kept = servers.into_iter().map_while(|server| {
-        let served = server.served_versions.iter();
-        let served: BTreeSet<_> = served.filter_map(|text| version(text)).collect();
+    let kept = servers.into_iter().map_while(|mut it| {
+        let served: BTreeSet<_> = it.served.iter().filter_map(|text| version(text)).collect();
         let served = served.into_iter().take(MOST_VERSIONS).map(str::to_owned);
-        let served: Vec<String> = served.collect();
-        let texts = served.iter().map(|text| text.len() + size_of::<String>());
-        let texts: usize = texts.sum();
-        room = room.checked_sub(size_of::<ServerVersions>() + server.id.len() + texts)?;
-        Some(ServerVersions {
-            server: server.id,
-            served,
-        })
+        it.served = served.collect();
+        let texts = it.served.iter();
+        let texts: usize = texts.map(|text| text.len() + size_of::<String>()).sum();
+        room = room.checked_sub(size_of::<ServerVersions>() + it.server.len() + texts)?;
+        Some(it)
     });
     Ok(kept.collect())
 }
