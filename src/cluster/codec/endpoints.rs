@@ -107,7 +107,6 @@ fn port(subset: &Subset) -> Option<u16> {
 pub fn encode_endpoints(endpoint: &PeerEndpoint, generation: i64) -> Vec<u8> {
     // Kubernetes' encoder also writes empty strings; this one omits them.
     let empty = || Some(String::new());
-    let text = |text: &str| Some(text.to_owned());
     let object = protobuf::Endpoints {
         metadata: Some(ObjectMeta {
             name: empty(),
@@ -128,9 +127,9 @@ pub fn encode_endpoints(endpoint: &PeerEndpoint, generation: i64) -> Vec<u8> {
                 ..protobuf::EndpointAddress::default()
             }],
             ports: vec![protobuf::EndpointPort {
-                name: text(PORT),
+                name: Some(PORT.to_owned()),
                 port: Some(endpoint.address.port().into()),
-                protocol: text("TCP"),
+                protocol: Some("TCP".to_owned()),
                 app_protocol: None,
             }],
             ..protobuf::EndpointSubset::default()
