@@ -170,6 +170,7 @@ impl Publisher {
             }
             shortest.await;
         }
+        former.retain(|keys| keys.lives);
         // Whose keys another server has taken since is drained all the same.
         let mut named = named.filter(|keys| keys.lives);
         for keys in former.iter_mut().chain(&mut named) {
@@ -392,9 +393,6 @@ impl Publisher {
 
     /// Removes the keys that show us alive under an ID.
     async fn leave(&mut self, keys: &mut IdKeys) {
-        if !keys.lives {
-            return;
-        }
         let removal = async {
             let mut last = Ok(());
             for _ in 0..REMOVAL_TRIES {
