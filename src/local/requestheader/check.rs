@@ -35,15 +35,9 @@ pub async fn check(config: &Config, credentials: Current) -> Result<TrustReport,
     let name = &config.api_server.server_name;
     // Each request brings its own identity.
     let none = HeaderMap::new();
-    let maker = Arc::new(ClientMaker::new(
-        name,
-        credentials,
-        |of| &of.local,
-        none,
-        TIMEOUT,
-    )?);
+    let maker = ClientMaker::new(name, credentials, |of| &of.local, none, TIMEOUT)?;
     let mut inquiry = Inquiry {
-        client: maker.client(config.api_server.address),
+        client: Arc::new(maker).client(config.api_server.address),
         names: &config.serving.request_headers,
         invented: format!("kube-interop-proxy-invented-{:016x}", rand::random::<u64>()),
     };
