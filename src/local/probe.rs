@@ -76,7 +76,8 @@ pub async fn run(mut client: Client, state: Arc<LocalState>, every: Duration) {
         let answer = client.get("/readyz").await;
         if let Ok(answer) = &answer {
             state.shuts_down(says_it_shuts_down(answer), epoch);
-            state.finds_etcd_down(says_etcd_is_down(answer));
+            // 1.24 and later have two checks.
+            state.finds_etcd_down(fails(answer, "etcd") || fails(answer, "etcd-readiness"));
         }
         conclude(&state, trigger, epoch, answer.map(|answer| answer.status));
         state.end_probe(number);
@@ -92,11 +93,6 @@ pub fn says_it_shuts_down(answer: &ClientResponse) -> bool {
         return parts.any(|part| part == TURNED_AWAY);
     }
     fails(answer, "shutdown")
-}
-
-/// Whether a `/readyz` response says that etcd does not answer. 1.24 and later have two checks.
-fn says_etcd_is_down(answer: &ClientResponse) -> bool {
-    fails(answer, "etcd") || fails(answer, "etcd-readiness")
 }
 
 /// Whether a `/readyz` response names this check as failed.
