@@ -151,7 +151,7 @@ impl Asking {
     /// `custom`: what may not answer, and what every server serves.
     async fn read(&mut self, custom: &Custom) -> Result<NativePeer, ReadError> {
         if let Some(attempts) = &mut self.attempts {
-            let ready = self.reader.check_ready().await;
+            let ready = self.reader.get("/readyz").await;
             attempts.answered |= !matches!(ready, Err(ReadError::Client(_) | ReadError::Proxy));
             ready?;
         }
@@ -179,7 +179,7 @@ impl Asking {
         // The next connection may lead to another server.
         match attempts.doubts() || matches!(result, Err(ReadError::Client(_) | ReadError::Proxy)) {
             true => self.reader = self.inputs.reader(&self.server),
-            false => self.reader.reconnect(),
+            false => self.reader.client.reset(),
         }
         attempts.has_record = self.inputs.candidates.borrow().get(&self.server) == Some(&true);
         let answer = attempts.conclude(result, Instant::now());

@@ -55,7 +55,7 @@ pub struct FormerRecord {
 
 /// Reads one server's discovery and caches it.
 pub struct Reader {
-    client: Client,
+    pub client: Client,
     /// Asks for lists of resources, which `client` may not; `None`: `client` may.
     pub lister: Option<Client>,
     pub(super) own: OwnResources,
@@ -118,16 +118,6 @@ impl Reader {
             last: LastRead::default(),
             throttle: LogThrottle::default(),
         }
-    }
-
-    /// An error: the server says that it is not ready.
-    pub async fn check_ready(&mut self) -> Result<(), ReadError> {
-        self.get("/readyz").await.map(|_| ())
-    }
-
-    /// The next request is sent over a new connection.
-    pub fn reconnect(&mut self) {
-        self.client.reset();
     }
 
     /// Clears the cache: the server may be another process now.
@@ -306,7 +296,8 @@ impl Reader {
         }
     }
 
-    async fn get(&mut self, path: &str) -> Result<Bytes, ReadError> {
+    /// The body of a 200.
+    pub async fn get(&mut self, path: &str) -> Result<Bytes, ReadError> {
         let answer = self.ask(path, HeaderMap::new()).await?;
         body(path, answer)
     }
