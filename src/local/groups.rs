@@ -89,11 +89,9 @@ fn described(group: &str, version: &str, served: &ServedSet, unlisted: &Document
         true => STALE,
         false => CURRENT,
     };
-    Version {
-        name: version.to_owned(),
-        freshness: freshness.to_owned(),
-        ..described
-    }
+    described.name = version.to_owned();
+    described.freshness = freshness.to_owned();
+    described
 }
 
 #[cfg(test)]
