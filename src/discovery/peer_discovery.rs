@@ -117,7 +117,8 @@ pub struct SourceStatus {
 pub struct SharedPeerDiscovery {
     current: ArcSwap<PeerDiscovery>,
     changed: watch::Sender<u64>,
-    sources: ArcSwap<Vec<SourceStatus>>,
+    /// For the status page. Written by `reader`.
+    pub sources: ArcSwap<Vec<SourceStatus>>,
     /// `/openapi/v2` in the forms that requests want of peers.
     wanted: watch::Sender<BTreeSet<OpenApiFormat>>,
 }
@@ -157,10 +158,6 @@ impl SharedPeerDiscovery {
         self.changed.subscribe()
     }
 
-    pub fn sources(&self) -> Arc<Vec<SourceStatus>> {
-        self.sources.load_full()
-    }
-
     /// Receives the forms of `/openapi/v2` that requests want.
     pub(super) fn wanted(&self) -> watch::Receiver<BTreeSet<OpenApiFormat>> {
         self.wanted.subscribe()
@@ -184,10 +181,6 @@ impl SharedPeerDiscovery {
         now.generation = generation;
         self.current.store(Arc::new(now));
         self.changed.send_replace(generation);
-    }
-
-    pub(super) fn publish_sources(&self, sources: Vec<SourceStatus>) {
-        self.sources.store(Arc::new(sources));
     }
 }
 
