@@ -67,9 +67,9 @@ pub fn merge(
     };
     match format {
         OpenApiFormat::V2Json | OpenApiFormat::V3Index => {
-            let mut members = Members::new();
-            let mut parts = read_json(local, &mut members)?;
-            let peers = readable(peers, |peer| read_json(peer, &mut Members::new()));
+            let mut members: Members<'_> = serde_json::from_slice(local)?;
+            let mut parts = json_parts(&members)?;
+            let peers = readable(peers, |peer| json_parts(&serde_json::from_slice(peer)?));
             let Some(added) = parts.lacking(peers, wanted) else {
                 return Ok(None);
             };
@@ -153,12 +153,8 @@ type Members<'a> = BTreeMap<String, &'a RawValue>;
 const PATHS: &str = "paths";
 const DEFINITIONS: &str = "definitions";
 
-/// `members`: all members of the document.
-fn read_json<'a>(
-    body: &'a [u8],
-    members: &mut Members<'a>,
-) -> Result<Parts<&'a RawValue>, OpenApiError> {
-    *members = serde_json::from_slice(body)?;
+/// `members`: of the document.
+fn json_parts<'a>(members: &Members<'a>) -> Result<Parts<&'a RawValue>, OpenApiError> {
     let part = |name: &str| {
         let part = members.get(name).map(|part| part.get());
         let part = part.map(serde_json::from_str::<Option<Members<'a>>>);
