@@ -1,5 +1,7 @@
 //! Orders servers by age: by the version that they emulate, then by their binary's version. Pure.
 
+use std::cmp::Reverse;
+
 use crate::kube::gvr::GroupVersion;
 use crate::kube::version::{KubernetesVersion, numbers};
 use crate::routing::table::{Server, Snapshot};
@@ -47,14 +49,12 @@ pub fn targets_of(snapshot: &Snapshot, of: &GroupVersion) -> Vec<usize> {
 
 /// Targets that are newer than `local`, as indices into [`Snapshot::servers`], the newest first. `None`: all targets.
 pub fn newer_targets(local: Option<&Rank>, snapshot: &Snapshot) -> Vec<usize> {
-    let servers = snapshot.targets.iter();
-    let servers = servers.filter_map(|index| Some((*index, snapshot.servers.get(*index)?)));
-    let ranked = servers.map(|(index, server)| (Rank::of(server), index));
-    let mut newer: Vec<_> = ranked
-        .filter(|(rank, _)| local.is_none_or(|local| rank > local))
-        .collect();
-    newer.sort_by(|(rank, index), (other, after)| other.cmp(rank).then(index.cmp(after)));
-    newer.into_iter().map(|(_, index)| index).collect()
+    let rank = |index: &usize| snapshot.servers.get(*index).map(Rank::of);
+    let mut newer = snapshot.targets.clone();
+    newer.retain(|index| local.is_none_or(|local| rank(index).as_ref() > Some(local)));
+    // They stay in their order where they are equally new.
+    newer.sort_by_cached_key(|index| Reverse(rank(index)));
+    newer
 }
 
 #[cfg(test)]
