@@ -143,11 +143,8 @@ impl Follower {
         let before = self.clone();
         self.frames.begin_again();
         self.seen.position = Some(at.position);
-        let again = WatchPosition {
-            seen: 0,
-            names: 0,
-            ..at.position
-        };
+        // None of its changes has come again yet.
+        let again = WatchPosition::all_of(at.position.revision);
         self.seam = Some(Box::new((again, at.position)));
         before
     }
