@@ -44,8 +44,8 @@ pub struct NotContinued;
 #[derive(Debug, Clone, Hash)]
 pub struct Follower {
     pub frames: Frames,
-    /// It was given up because too much was kept.
-    over_budget: bool,
+    /// [`Self::give_up`] ended the parsing, because too much was kept.
+    pub over_budget: bool,
     seen: Seen,
     /// It goes on at another server, of which nothing was passed on yet: what came again so far, and what is to.
     seam: Option<Box<(WatchPosition, WatchPosition)>>,
@@ -107,11 +107,6 @@ impl Follower {
     pub fn give_up(&mut self) {
         self.over_budget = self.frames.is_read();
         self.frames.stop_reading();
-    }
-
-    /// Whether [`Self::give_up`] ended the parsing.
-    pub fn is_over_budget(&self) -> bool {
-        self.over_budget
     }
 
     pub fn position(&self) -> Option<WatchPosition> {

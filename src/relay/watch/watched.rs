@@ -295,7 +295,7 @@ impl Watch {
     fn newest_safe(&self, shared: &Shared) -> Result<i64, Withheld> {
         let position = {
             let follower = lock(&self.follower);
-            if follower.is_over_budget() {
+            if follower.over_budget {
                 return Err(Withheld::OverBudget);
             }
             if !follower.frames.is_read() {
