@@ -148,17 +148,13 @@ impl FrameFormat {
 /// How far a stream is in its current frame.
 #[derive(Debug, Clone, Copy, Default, Hash)]
 struct FrameEnd {
-    /// Bytes of the length prefix so far; of JSON, which has none, 1 within a line.
+    /// Bytes of the length prefix so far, 0 between frames; of JSON, which has none, 1 within a line.
     begun: u8,
     /// The length, as far as its prefix has come; after that what is still to come of the frame.
     left: usize,
 }
 
 impl FrameEnd {
-    fn is_boundary(&self) -> bool {
-        self.begun == 0
-    }
-
     /// Takes bytes up to the end of the frame. Returns how many, or `None` if it does not end in `data`.
     fn take(&mut self, format: FrameFormat, data: &[u8]) -> Option<usize> {
         match format {
@@ -240,7 +236,7 @@ impl Frames {
     /// Whether what was passed on ends with a frame.
     pub fn at_boundary(&self) -> bool {
         match self.half.is_empty() {
-            true => self.is_read || self.end.is_boundary(),
+            true => self.is_read || self.end.begun == 0,
             false => !self.is_half_passed,
         }
     }
