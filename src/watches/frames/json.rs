@@ -85,12 +85,9 @@ pub(super) fn read(line: &[u8]) -> Result<Event<'_>, UnknownFrame> {
 
 /// The name that the one row of an event's table has.
 fn name_in_row(rows: &RawValue) -> Result<Cow<'_, str>, UnknownFrame> {
-    let rows: [Row<'_>; 1] = serde_json::from_str(rows.get()).map_err(|_| UnknownFrame)?;
-    let [row] = rows;
-    Ok(row
-        .object
-        .map(|object| object.metadata.name)
-        .unwrap_or_default())
+    let [row]: [Row<'_>; 1] = serde_json::from_str(rows.get()).map_err(|_| UnknownFrame)?;
+    let name = row.object.map(|object| object.metadata.name);
+    Ok(name.unwrap_or_default())
 }
 
 pub(super) fn bookmark(ObjectType { api_version, kind }: &ObjectType, revision: i64) -> Bytes {
