@@ -16,7 +16,6 @@ use super::frames;
 use super::storage;
 use crate::cluster::connector::Connector;
 use crate::cluster::etcd;
-use crate::cluster::source::SourceError;
 use crate::config::EtcdConfig;
 use crate::local::state::LocalState;
 use crate::log_throttle::{LogThrottle, warn_new};
@@ -36,7 +35,8 @@ pub async fn run(mut connector: Connector, key: String, state: Arc<LocalState>) 
         let unknown = state.history_start() == i64::MAX && !state.is_history_void();
         if state.is_initialized() && unknown {
             tokio::time::sleep(MARGIN).await;
-            match current(&mut connector, &key).await {
+            let current = async { etcd::newest(&mut connector.connect().await?, &key).await };
+            match current.await {
                 Ok(revision) => {
                     throttle.recovered(&());
                     tracing::info!(revision, "watch history begins");
@@ -52,10 +52,6 @@ pub async fn run(mut connector: Connector, key: String, state: Arc<LocalState>) 
             return;
         }
     }
-}
-
-async fn current(connector: &mut Connector, key: &str) -> Result<i64, SourceError> {
-    etcd::newest(&mut connector.connect().await?, key).await
 }
 
 /// The etcd revision after which a watch resumes; `None` for all other requests, and for resources in another etcd.
