@@ -83,10 +83,7 @@ impl WatchMetrics {
 
     /// A watch left its server `gap` ago.
     pub fn handed_over(&self, reason: LeaveReason, result: HandOverResult, gap: Duration) {
-        let counter = self.handed_over.get(reason as usize);
-        if let Some(counter) = counter.and_then(|results| results.get(result as usize)) {
-            counter.inc();
-        }
+        self.handed_over[reason as usize][result as usize].inc();
         if result == HandOverResult::Continued {
             self.gap.observe(gap.as_secs_f64());
         }
@@ -95,8 +92,7 @@ impl WatchMetrics {
     /// How many watches have left their server with this result.
     pub fn left_and(&self, result: HandOverResult) -> u64 {
         let reasons = self.handed_over.iter();
-        let counts = reasons.filter_map(|results| results.get(result as usize));
-        counts.map(IntCounter::get).sum()
+        reasons.map(|results| results[result as usize].get()).sum()
     }
 
     /// Watches that are open.
@@ -106,9 +102,7 @@ impl WatchMetrics {
 
     /// A watch ended without one.
     pub fn withheld(&self, withheld: Withheld) {
-        if let Some(counter) = self.withheld.get(withheld as usize) {
-            counter.inc();
-        }
+        self.withheld[withheld as usize].inc();
     }
 }
 
