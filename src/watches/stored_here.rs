@@ -187,12 +187,8 @@ impl<S: AskServer> Asking<S> {
 
     /// Finds out what the proof lacks. Each answer is known at once: the server may not give the next one.
     async fn attempt(&self, stored: &Stored, permits: &Semaphore) -> Result<(), NoAnswer> {
-        let Question {
-            server,
-            root,
-            resource,
-            ..
-        } = &stored.question;
+        let question = &stored.question;
+        let (server, root, resource) = (question.server, &*question.root, &question.resource);
         let _permit = permits.acquire().await;
         let known = stored.proof.borrow().stored_here;
         let here = match known {
@@ -200,7 +196,7 @@ impl<S: AskServer> Asking<S> {
             None => {
                 let client = self.etcd.get().await;
                 let (client, number) = client.map_err(|_| NoAnswer::Etcd)?;
-                let asking = self.prover.is_stored(client, *server, root, resource);
+                let asking = self.prover.is_stored(client, server, root, resource);
                 let here = asking.await;
                 if here == Err(NoAnswer::Etcd) {
                     self.etcd.failed(number).await;
@@ -212,7 +208,7 @@ impl<S: AskServer> Asking<S> {
             }
         };
         if here {
-            let kind = self.prover.kind(*server, resource).await?;
+            let kind = self.prover.kind(server, resource).await?;
             stored.proof.send_modify(|proof| proof.kind = kind);
         }
         Ok(())
