@@ -156,13 +156,12 @@ impl AskServer for ApiServers {
         let deadline = Instant::now() + TIMEOUT;
         let asking = client.call(Method::GET, path, headers, None, deadline);
         let answer = asking.await.map_err(|error| {
-            let no_answer = match &error {
+            let causes = chain(&error);
+            tracing::debug!(%server, path, error = causes, "no metadata for last bookmarks");
+            match error {
                 ClientError::Refused => NoAnswer::Gone,
                 _ => NoAnswer::NotNow,
-            };
-            let error = chain(&error);
-            tracing::debug!(%server, path, error, "no metadata for last bookmarks");
-            no_answer
+            }
         })?;
         if answer.status == StatusCode::OK {
             return Ok(Some(answer.body));
