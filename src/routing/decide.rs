@@ -253,15 +253,10 @@ fn listed<'s>(
 ) -> Decision<'s> {
     let all = ServerChoice::Peers(peers);
     let (row, order) = match (peers.indices, holders.local) {
-        (_, true) if local.initialized => {
-            match peers
-                .wanted
-                .and_then(|wanted| better(snapshot, peers, wanted, since))
-            {
-                None => (Row::Local, [Local, all, Nowhere]),
-                Some(better) => (Row::Peers, [ServerChoice::Peers(better), Local, all]),
-            }
-        }
+        (_, true) if local.initialized => match better(snapshot, peers, since) {
+            None => (Row::Local, [Local, all, Nowhere]),
+            Some(better) => (Row::Peers, [ServerChoice::Peers(better), Local, all]),
+        },
         ([], true) => (Row::LocalUninitialized, [Local, Nowhere, Nowhere]),
         (_, true) => (Row::Peers, [all, Local, Nowhere]),
         // The local served set is unknown, so the local apiserver may list the resource too. What it answers under the name of
@@ -307,12 +302,8 @@ pub fn among_newer<'s>(
 
 /// Those of `peers` that come before the local apiserver. For a watch from the revision `since`, which that one has the
 /// history of: only those that have it too.
-fn better<'s>(
-    snapshot: &Snapshot,
-    peers: Peers<'s>,
-    wanted: Wanted,
-    since: Option<i64>,
-) -> Option<Peers<'s>> {
+fn better<'s>(snapshot: &Snapshot, peers: Peers<'s>, since: Option<i64>) -> Option<Peers<'s>> {
+    let wanted = peers.wanted?;
     let ready = wanted.needs_ready();
     let serves = |index: &usize| {
         let server = &snapshot.servers[*index];
