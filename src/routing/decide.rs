@@ -188,10 +188,8 @@ pub fn decide<'s>(
     match snapshot.holders(gvr) {
         Some((_, holders)) => {
             let peers = Peers::listing(holders, question.wanted);
-            let since = question
-                .resume
-                .filter(|since| *since >= local.history_start);
-            resumed(question.resume, local, snapshot, holders, peers)
+            let since = question.resume;
+            resumed(since, local, snapshot, holders, peers)
                 .unwrap_or_else(|| listed(local, snapshot, (gvr, holders), peers, since))
         }
         None if !snapshot.local_known || snapshot.peer_unknown || stale() => {
@@ -252,6 +250,7 @@ fn listed<'s>(
     since: Option<i64>,
 ) -> Decision<'s> {
     let all = ServerChoice::Peers(peers);
+    let since = since.filter(|since| *since >= local.history_start);
     let (row, order) = match (peers.indices, holders.local) {
         (_, true) if local.initialized => match better(snapshot, peers, since) {
             None => (Row::Local, [Local, all, Nowhere]),
