@@ -121,10 +121,7 @@ pub fn resource_name(group: &str, resource: &str) -> String {
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Pair(pub String, pub String);
 
-#[derive(Hash)]
-struct PairRef<'a>(&'a str, &'a str);
-
-impl Equivalent<Pair> for PairRef<'_> {
+impl Equivalent<Pair> for (&str, &str) {
     fn equivalent(&self, key: &Pair) -> bool {
         self.0 == key.0 && self.1 == key.1
     }
@@ -171,7 +168,7 @@ impl Custom {
 
     /// The CRD that serves a resource of exactly this name.
     pub fn definition(&self, gvr: GvrRef<'_>) -> Option<&Definition> {
-        let definition = self.definitions.get(&PairRef(gvr.group, gvr.resource))?;
+        let definition = self.definitions.get(&(gvr.group, gvr.resource))?;
         let serves = |versions: &Arc<[Box<str>]>| versions.iter().any(|it| **it == *gvr.version);
         definition
             .versions
@@ -182,7 +179,7 @@ impl Custom {
 
     /// Whether an aggregated API has this group version.
     pub fn is_aggregated(&self, group: &str, version: &str) -> bool {
-        self.aggregated.contains(&PairRef(group, version))
+        self.aggregated.contains(&(group, version))
     }
 
     /// What of `gvr` the key of its CRD or APIService names: the group with the resource, or with the version. The rest
