@@ -170,11 +170,8 @@ impl Custom {
     pub fn definition(&self, gvr: GvrRef<'_>) -> Option<&Definition> {
         let definition = self.definitions.get(&(gvr.group, gvr.resource))?;
         let serves = |versions: &Arc<[Box<str>]>| versions.iter().any(|it| **it == *gvr.version);
-        definition
-            .versions
-            .as_ref()
-            .is_none_or(serves)
-            .then_some(definition)
+        let versions = definition.versions.as_ref();
+        versions.is_none_or(serves).then_some(definition)
     }
 
     /// Whether an aggregated API has this group version.
@@ -185,14 +182,11 @@ impl Custom {
     /// What of `gvr` the key of its CRD or APIService names: the group with the resource, or with the version. The rest
     /// is empty.
     pub fn name_of(&self, gvr: GvrRef<'_>) -> Option<Gvr> {
-        let (mut of_crd, mut of_api) = (gvr, gvr);
-        (of_crd.version, of_crd.subresource) = ("", "");
-        (of_api.resource, of_api.subresource) = ("", "");
-        match self.definition(gvr) {
-            Some(_) => Some(of_crd.owned()),
-            None if self.is_aggregated(gvr.group, gvr.version) => Some(of_api.owned()),
-            None => None,
+        if self.definition(gvr).is_some() {
+            return Some(Gvr::new(gvr.group, "", gvr.resource, ""));
         }
+        let of_api = self.is_aggregated(gvr.group, gvr.version);
+        of_api.then(|| Gvr::new(gvr.group, gvr.version, "", ""))
     }
 }
 
