@@ -36,7 +36,14 @@ const MOST_CLAUSES: usize = 12;
 pub fn accepted(accept: Option<&HeaderValue>) -> Vec<AcceptClause<'_>> {
     let accept = accept.and_then(|value| value.to_str().ok()).unwrap_or("");
     let clauses = accept.split(',').filter_map(AcceptClause::read);
-    in_order(clauses.take(MOST_CLAUSES).collect())
+    // Sorted by insertion, as Go sorts short lists: the order is not transitive, so the algorithm matters.
+    let mut sorted: Vec<AcceptClause<'_>> = Vec::new();
+    for clause in clauses.take(MOST_CLAUSES) {
+        let behind = sorted.iter().rev().take_while(|other| clause.before(other));
+        let at = sorted.len() - behind.count();
+        sorted.insert(at, clause);
+    }
+    sorted
 }
 
 /// One clause of an `Accept` header: a media type with its parameters.
@@ -101,17 +108,6 @@ impl<'a> AcceptClause<'a> {
             || (self.kind != "*" && other.kind == "*")
             || (self.sub != "*" && other.sub == "*")
     }
-}
-
-/// Sorted by insertion, as Go sorts short lists: the order is not transitive, so the algorithm matters.
-fn in_order(clauses: Vec<AcceptClause<'_>>) -> Vec<AcceptClause<'_>> {
-    let mut sorted: Vec<AcceptClause<'_>> = Vec::with_capacity(clauses.len());
-    for clause in clauses {
-        let behind = sorted.iter().rev().take_while(|other| clause.before(other));
-        let at = sorted.len() - behind.count();
-        sorted.insert(at, clause);
-    }
-    sorted
 }
 
 /// kube-apiserver trims spaces only.
