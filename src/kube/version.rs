@@ -40,10 +40,8 @@ impl FromStr for KubernetesVersion {
 fn number(text: &str) -> Result<u32, MalformedVersion> {
     // The integer parser also accepts a plus sign.
     let digits = text.bytes().all(|byte| byte.is_ascii_digit());
-    match digits && (text == "0" || !text.starts_with('0')) {
-        true => text.parse().map_err(|_| MalformedVersion),
-        false => Err(MalformedVersion),
-    }
+    let plain = digits && (text == "0" || !text.starts_with('0'));
+    text.parse().ok().filter(|_| plain).ok_or(MalformedVersion)
 }
 
 impl fmt::Display for KubernetesVersion {
