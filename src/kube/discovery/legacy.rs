@@ -41,13 +41,12 @@ pub struct Version {
 
 /// `APIResourceList`
 #[derive(Clone, PartialEq, Eq, Message, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[serde(rename_all = "camelCase", default)]
 pub struct ResourceList {
     #[prost(string, tag = "1")]
-    #[serde(default)]
     pub group_version: String,
     #[prost(message, repeated, tag = "2")]
-    #[serde(default, deserialize_with = "nullable")]
+    #[serde(deserialize_with = "nullable")]
     pub resources: Vec<Resource>,
 }
 
