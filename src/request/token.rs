@@ -14,9 +14,12 @@ pub fn is_there(headers: &HeaderMap, upgrade: bool) -> bool {
 }
 
 /// Whether the subprotocols of a WebSocket have a token. The apiserver reads it only if the request is sent as an upgrade,
-/// whether it upgrades or not.
+/// whether it upgrades or not, and only of WebSocket requests. An empty token counts as none.
 pub fn is_in_protocols(headers: &HeaderMap) -> bool {
-    is_websocket(headers) && protocols(headers).any(is_token)
+    let upgrade = headers.get(header::UPGRADE);
+    let is_websocket = upgrade.is_some_and(|it| it.as_bytes().eq_ignore_ascii_case(b"websocket"));
+    let mut tokens = protocols(headers).filter_map(|protocol| protocol.strip_prefix(PREFIX));
+    is_websocket && tokens.any(|token| !token.is_empty())
 }
 
 /// Removes every token.
@@ -46,18 +49,6 @@ pub fn of_header(headers: &HeaderMap) -> Option<&[u8]> {
     let scheme = words.next()?;
     let token = words.next().filter(|token| !token.is_empty())?;
     scheme.eq_ignore_ascii_case(b"bearer").then_some(token)
-}
-
-/// kube-apiserver reads subprotocols only of WebSocket requests.
-fn is_websocket(headers: &HeaderMap) -> bool {
-    let upgrade = headers.get(header::UPGRADE);
-    upgrade.is_some_and(|it| it.as_bytes().eq_ignore_ascii_case(b"websocket"))
-}
-
-/// An empty token counts as none. Only the apiserver can verify it.
-fn is_token(protocol: &[u8]) -> bool {
-    let token = protocol.strip_prefix(PREFIX);
-    token.is_some_and(|token| !token.is_empty())
 }
 
 fn protocols(headers: &HeaderMap) -> impl Iterator<Item = &[u8]> {
