@@ -14,7 +14,9 @@ pub(super) enum ParsedPath<'a> {
 
 /// `None`, here and below: nothing of these, or others might read the path differently.
 pub(super) fn read_path(path: &str) -> Option<ParsedPath<'_>> {
-    let mut segments = Segments::of(path);
+    let mut segments = Segments {
+        unread: path.strip_prefix('/'),
+    };
     let group = match segments.next()?.as_deref() {
         Some("api") => Cow::Borrowed(""),
         Some("apis") => match segments.next()? {
@@ -88,7 +90,8 @@ fn read_resource<'a>(
     // apiserver, or to the aggregated API that invented them.
     if request.subresource != "proxy" {
         request.form.longer = segments.next()?.is_some();
-        segments.finish()?;
+        // For doubts only.
+        while segments.next()?.is_some() {}
     } else if is_dots(&request.name) {
         return None;
     }
@@ -144,12 +147,6 @@ struct Segments<'a> {
 }
 
 impl<'a> Segments<'a> {
-    fn of(path: &'a str) -> Self {
-        Self {
-            unread: path.strip_prefix('/'),
-        }
-    }
-
     /// The next segment.
     fn next(&mut self) -> Option<Option<Cow<'a, str>>> {
         match self.next_name()? {
@@ -174,12 +171,6 @@ impl<'a> Segments<'a> {
             None => unread,
         };
         decode_segment(segment).map(Some)
-    }
-
-    /// Reads on to the end, for doubts only.
-    fn finish(mut self) -> Option<()> {
-        while self.next()?.is_some() {}
-        Some(())
     }
 }
 
