@@ -197,19 +197,17 @@ pub fn strip_hop_by_hop(
         // The others are malformed there (RFC 9113 §8.2.2): h2 lets none through.
         return Ok(());
     }
-    if headers.contains_key(header::CONNECTION) {
-        let listed: Vec<HeaderName> = headers
-            .get_all(header::CONNECTION)
-            .iter()
-            .flat_map(|value| value.as_bytes().split(|byte| *byte == b','))
-            .filter_map(|name| HeaderName::from_bytes(name.trim_ascii()).ok())
-            .filter(|name| *name != header::UPGRADE && !says_who(name))
-            .collect();
-        for name in listed {
-            headers.remove(name);
-        }
-        headers.remove(header::CONNECTION);
+    let listed: Vec<HeaderName> = headers
+        .get_all(header::CONNECTION)
+        .iter()
+        .flat_map(|value| value.as_bytes().split(|byte| *byte == b','))
+        .filter_map(|name| HeaderName::from_bytes(name.trim_ascii()).ok())
+        .filter(|name| *name != header::UPGRADE && !says_who(name))
+        .collect();
+    for name in listed {
+        headers.remove(name);
     }
+    headers.remove(header::CONNECTION);
     headers.remove(KEEP_ALIVE);
     headers.remove(PROXY_CONNECTION);
     if upgrade {
