@@ -172,7 +172,10 @@ impl Authenticator {
 
     fn authenticate(&self, presented: &PresentedChain, now: u64) -> Caller {
         let subject = presented.subject();
-        if self.cas.peers.trust(presented, now) && self.is_allowed_name(&subject) {
+        let is_allowed = |name: &str| self.allowed_names.iter().any(|allowed| allowed == name);
+        if self.cas.peers.trust(presented, now)
+            && (self.allowed_names.is_empty() || common_name(&subject).is_some_and(is_allowed))
+        {
             return Caller::Peer;
         }
         if self.cas.users.trust(presented, now)
@@ -181,12 +184,6 @@ impl Authenticator {
             return Caller::User(Arc::new(headers));
         }
         Caller::Unverifiable
-    }
-
-    fn is_allowed_name(&self, subject: &[Attribute<'_>]) -> bool {
-        self.allowed_names.is_empty()
-            || common_name(subject)
-                .is_some_and(|name| self.allowed_names.iter().any(|allowed| allowed == name))
     }
 }
 
