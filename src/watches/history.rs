@@ -19,7 +19,7 @@ use crate::cluster::etcd;
 use crate::config::EtcdConfig;
 use crate::local::state::LocalState;
 use crate::log_throttle::{LogThrottle, warn_new};
-use crate::request::info::{RequestInfo, Target, Verb, query_values};
+use crate::request::info::{RequestInfo, Verb, query_values};
 use crate::retry::jittered;
 
 /// Wait after the apiserver is ready, for watch caches that are slow.
@@ -60,14 +60,10 @@ pub fn resumed_after(
     info: &RequestInfo<'_>,
     query: Option<&str>,
 ) -> Option<i64> {
-    let Target::Resource(resource) = &info.target else {
-        return None;
-    };
-    if info.verb != Verb::Watch || storage::is_elsewhere(etcd, resource.into()) {
-        return None;
-    }
-    // `sendInitialEvents` asks for the existing objects first, as of any later state.
-    if query_values(query, "sendInitialEvents").next().is_some() {
+    let resource = info.gvr()?;
+    // It asks for the existing objects first, as of any later state.
+    let begins_anew = || query_values(query, "sendInitialEvents").next().is_some();
+    if info.verb != Verb::Watch || storage::is_elsewhere(etcd, resource) || begins_anew() {
         return None;
     }
     frames::revision(&query_values(query, "resourceVersion").next()?)
