@@ -12,7 +12,7 @@
 //! | the same with `v=v2` | 1.30 | KEP-3352 |
 //! | `application/cbor`, `application/cbor-seq`, `application/apply-patch+cbor` | 1.32 | KEP-4222, behind a gate |
 
-use super::info::{RequestInfo, Target, Verb, query_values};
+use super::info::{RequestInfo, Verb, query_values};
 use crate::kube::version::KubernetesVersion;
 
 /// Query parameters of lists, of watches, and of a pod's log, which alone is read with [`Verb::Get`] here: each with where
@@ -41,12 +41,10 @@ const FIELDS: [(&str, &str, u32); 3] = [
 
 /// The first version that understands all parameters of a read or watch; `None`: any version does.
 pub fn parameters_since(info: &RequestInfo<'_>, query: Option<&str>) -> Option<KubernetesVersion> {
-    let Target::Resource(resource) = &info.target else {
-        return None;
-    };
+    let asked = info.gvr()?;
     let query = Some(query.filter(|query| !query.is_empty())?);
-    let core = resource.group.is_empty();
-    let names = (&*resource.resource, &*resource.subresource);
+    let core = asked.group.is_empty();
+    let names = (asked.resource, asked.subresource);
     let concerns = info.verb != Verb::Get || core && names == ("pods", "log");
     let is_used = |name: &str| {
         let value = query_values(query, name).next();
