@@ -36,11 +36,8 @@ impl Announcement {
 
     /// Why it is not made yet; `None`: it is.
     pub fn missing(&self) -> Option<String> {
-        if self.is_made() {
-            return None;
-        }
         let missing = "peers cannot know yet what this server serves";
-        Some(match self.failure.load().as_deref() {
+        (!self.is_made()).then(|| match self.failure.load().as_deref() {
             None => missing.to_owned(),
             Some(failure) => format!("{missing}: {failure}"),
         })
