@@ -35,11 +35,9 @@ pub async fn run(
     while records.has_changed().is_ok() {
         tokio::time::sleep(jittered((ttl / LOOKS_PER_LIFE).min(LONGEST_PAUSE))).await;
         prolonged.retain(|_, at| at.elapsed() < ttl / ROUNDS_PER_LIFE);
-        let records = records.borrow_and_update().clone();
-        for (id, revision) in records {
-            if prolonged.contains_key(&id) {
-                continue;
-            }
+        let mut due = records.borrow_and_update().clone();
+        due.retain(|id, _| !prolonged.contains_key(id));
+        for (id, revision) in due {
             let record = EtcdKey::new(format!("{}{id}", keys.of(Topic::Servers)));
             let text = "the record of a server without its proxy cannot be renewed, retrying";
             match prolong(&mut etcd, record, revision, ttl).await {
