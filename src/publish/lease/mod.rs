@@ -257,10 +257,9 @@ impl Running {
     /// Deletes all Leases of this process except that of `keep`.
     async fn leave(&mut self, keep: Option<&str>) -> Result<(), LeaseError> {
         let mut outcome = Ok(());
-        for id in self.ours.clone() {
-            if keep == Some(&*id) {
-                continue;
-            }
+        let mut others = self.ours.clone();
+        others.retain(|id| keep != Some(&**id));
+        for id in others {
             match self.remove(&id).await {
                 Ok(()) => drop(self.ours.remove(&id)),
                 Err(error) => outcome = Err(error),
