@@ -62,10 +62,9 @@ impl ServerClass {
 /// Classes of servers that list resources that `local` lacks. Reachable classes come first, then the newest.
 pub(super) fn classes(servers: &[Server], local: &ServedSet) -> Vec<ServerClass> {
     let mut classes: Vec<ServerClass> = Vec::new();
-    for server in servers {
-        let Some(served) = &server.served else {
-            continue;
-        };
+    let listing = servers.iter();
+    let listing = listing.filter_map(|server| Some((server, server.served.as_ref()?)));
+    for (server, served) in listing {
         let mut known = classes.iter_mut();
         match known.find(|class| contents(class.first()) == contents(server)) {
             Some(class) => class.members.push(server.clone()),
