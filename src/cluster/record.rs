@@ -102,11 +102,9 @@ pub fn pack(served: &ServedSet) -> BTreeMap<String, Vec<String>> {
 pub fn unpack(packed: &BTreeMap<String, Vec<String>>) -> ServedSet {
     let mut served = ServedSet::new();
     for (group_version, resources) in packed {
-        let halves = group_version.split_once('/');
-        let (group, version) = halves.unwrap_or(("", group_version));
+        let (group, version) = group_version.split_once('/').unwrap_or(("", group_version));
         for resource in resources {
-            let halves = resource.split_once('/');
-            let (resource, subresource) = halves.unwrap_or((resource, ""));
+            let (resource, subresource) = resource.split_once('/').unwrap_or((resource, ""));
             served.insert(Gvr::new(group, version, resource, subresource));
         }
     }
