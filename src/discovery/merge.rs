@@ -169,7 +169,6 @@ pub fn merge<'a>(
                 Some(body) => Some(kind.read(format, body)?),
                 None => kind.made(document, &listed, others),
             };
-            merging.changed |= body.is_none();
         }
         let Some(local) = &mut merged else {
             continue;
@@ -182,7 +181,7 @@ pub fn merge<'a>(
         }
         merging.add(kind.lists, local, &listed)?;
     }
-    let changed = merged.filter(|_| merging.changed);
+    let changed = merged.filter(|_| merging.changed || body.is_none());
     changed.map(|it| kind.write(format, &it)).transpose()
 }
 
