@@ -177,7 +177,8 @@ impl Asking {
             return (result.ok().map(Ok), jittered(every));
         };
         // The next connection may lead to another server.
-        match attempts.doubts() || matches!(result, Err(ReadError::Client(_) | ReadError::Proxy)) {
+        let failed = matches!(result, Err(ReadError::Client(_) | ReadError::Proxy));
+        match failed || attempts.doubted > 0 {
             true => self.reader = self.inputs.reader(&self.server),
             false => self.reader.client.reset(),
         }

@@ -111,8 +111,8 @@ pub(super) struct Attempts {
     since: Option<Instant>,
     /// Failures that are still tolerated.
     tolerated: u32,
-    /// Answers of no proxy that are still doubted.
-    doubted: u32,
+    /// Answers of no proxy that are still doubted: each is to come over a connection of its own.
+    pub(super) doubted: u32,
     /// A proxy has answered.
     was_proxy: bool,
     /// A proxy has advertised itself there.
@@ -127,11 +127,6 @@ impl Attempts {
             doubted: FIRST_DOUBTED,
             ..Self::default()
         }
-    }
-
-    /// Whether each answer is to come over a connection of its own.
-    pub(super) fn doubts(&self) -> bool {
-        self.doubted > 0
     }
 
     /// `None`: nothing else than before.
