@@ -71,14 +71,11 @@ impl UnproxiedReader {
     }
 
     fn reader(&self, server: &Unproxied) -> Reader {
-        let masters = self.masters.client(server.address);
-        let mut reader;
+        let mut reader = Reader::new(self.masters.client(server.address));
+        reader.no_proxy = server.id.is_none();
         if server.id.is_some() {
-            reader = Reader::new(self.native.client(server.address));
-            reader.lister = Some(masters);
-        } else {
-            reader = Reader::new(masters);
-            reader.no_proxy = true;
+            let native = self.native.client(server.address);
+            reader.lister = Some(std::mem::replace(&mut reader.client, native));
         }
         reader
     }
