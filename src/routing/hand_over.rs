@@ -26,11 +26,10 @@ pub struct StoppedWatch<'a> {
 impl StoppedWatch<'_> {
     /// Whether the local apiserver can go on with it.
     pub fn suits_local(&self, snapshot: &Snapshot, local: LocalServer) -> bool {
-        let holders = snapshot.holders(self.resource);
-        let lists = holders.map_or_else(
-            || snapshot.is_custom(self.resource),
-            |(_, holders)| holders.local,
-        );
+        let lists = match snapshot.holders(self.resource) {
+            Some((_, holders)) => holders.local,
+            None => snapshot.is_custom(self.resource),
+        };
         local.initialized
             && local.history_start <= self.since
             && is_read(snapshot, local)
