@@ -126,10 +126,9 @@ impl PeerDiscoveryReader {
     }
 
     fn start(&self, mut job: ReadJob, running: &mut JoinSet<Done>) {
-        let maker = if job.native {
-            &self.native
-        } else {
-            &self.proxied
+        let maker = match job.native {
+            true => &self.native,
+            false => &self.proxied,
         };
         let mut client = maker.client(job.address);
         running.spawn(async move {

@@ -158,11 +158,10 @@ impl Sources {
     /// A job is done, with what it read into its cache, and its error.
     pub(super) fn done(&mut self, mut job: ReadJob, error: Option<String>, now: Instant) {
         job.cache.release(&self.formats);
-        let every = self.every;
         let mut all = self.all.iter_mut();
         // The source may be gone.
         if let Some(tracked) = all.find(|tracked| tracked.key == job.key) {
-            tracked.done(job.cache, error, every, now);
+            tracked.done(job.cache, error, self.every, now);
         }
     }
 
