@@ -305,12 +305,10 @@ pub async fn newest(client: &mut Client, key: &str) -> Result<i64, SourceError> 
 
 /// An error if it is the last message of a watch.
 pub fn unless_ended(message: &WatchResponse) -> Result<(), SourceError> {
-    if message.compact_revision() > 0 {
-        return Err(SourceError::Compacted(message.compact_revision()));
-    }
-    match message.canceled() {
-        true => Err(SourceError::Ended(message.cancel_reason().to_owned())),
-        false => Ok(()),
+    match (message.compact_revision(), message.canceled()) {
+        (oldest @ 1.., _) => Err(SourceError::Compacted(oldest)),
+        (_, true) => Err(SourceError::Ended(message.cancel_reason().to_owned())),
+        (_, false) => Ok(()),
     }
 }
 
