@@ -96,9 +96,9 @@ impl<S: WatchSource> Follower<S> {
     /// Lists or watches anew after a pause. What cannot be sent is nobody's any more.
     async fn failed(&mut self, error: SourceError) {
         let mut pause = BACKOFF.random_pause(self.failures.saturating_add(1));
+        let topic = self.topic.name();
         match &error {
             SourceError::Compacted(oldest) => {
-                let topic = self.topic.name();
                 tracing::info!(
                     topic,
                     oldest,
@@ -112,7 +112,6 @@ impl<S: WatchSource> Follower<S> {
             }
             _ if self.sink.messages.is_closed() => return,
             _ => {
-                let topic = self.topic.name();
                 let text = "etcd cannot be followed, retrying";
                 warn_new!(self.throttle, self.topic, &error, topic, "{text}");
             }
