@@ -161,7 +161,15 @@ impl Seen {
             return FrameFate::EndsReading;
         };
         self.position = after;
-        event.note_type(&mut self.object_type);
+        let is_known = self.object_type.as_ref().is_some_and(|known| {
+            known.kind == event.object_kind && known.api_version == event.api_version
+        });
+        if !is_known {
+            self.object_type = Some(Box::new(ObjectType {
+                api_version: event.api_version.into_owned(),
+                kind: event.object_kind.into_owned(),
+            }));
+        }
         FrameFate::Passes
     }
 }
@@ -210,18 +218,6 @@ impl ObjectEvent<'_> {
             (EventKind::Bookmark, _) => Ok(Some(WatchPosition::all_of(revision))),
             (EventKind::Change, None) => Ok(None),
             (EventKind::Change, Some(position)) => position.after(revision, &self.name).map(Some),
-        }
-    }
-
-    fn note_type(&self, known: &mut Option<Box<ObjectType>>) {
-        let is_known = known.as_ref().is_some_and(|known| {
-            known.kind == self.object_kind && known.api_version == self.api_version
-        });
-        if !is_known {
-            *known = Some(Box::new(ObjectType {
-                api_version: self.api_version.clone().into_owned(),
-                kind: self.object_kind.clone().into_owned(),
-            }));
         }
     }
 }
