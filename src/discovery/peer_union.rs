@@ -7,7 +7,7 @@
 use indexmap::IndexMap;
 
 use crate::kube::discovery::model::{
-    CURRENT, Document, NAMESPACED, Resource, STALE, Subresource, Version,
+    CURRENT, Document, NAMESPACED, Resource, STALE, Subresource, Version, versions,
 };
 use crate::kube::gvr::Gvr;
 
@@ -43,10 +43,7 @@ pub fn union(members: &[(&Document, bool)]) -> Document {
     let mut found = Found::new();
     for freshness in [CURRENT, STALE] {
         for (document, target) in members {
-            let groups = document.groups.iter();
-            let versions =
-                groups.flat_map(|group| group.versions.iter().map(move |it| (group, it)));
-            for (group, version) in versions {
+            for (group, version) in versions(&document.groups) {
                 let is_fresh = *target && !version.is_stale();
                 // A stale version may be empty because its resources are unknown.
                 if is_fresh != (freshness == CURRENT) || (is_fresh && version.resources.is_empty())
@@ -54,7 +51,7 @@ pub fn union(members: &[(&Document, bool)]) -> Document {
                     continue;
                 }
                 let (_, resources) = found
-                    .entry((group.name(), &version.name))
+                    .entry((group, &version.name))
                     .or_insert_with(|| (freshness, IndexMap::new()));
                 for resource in &version.resources {
                     resources

@@ -15,7 +15,7 @@ use super::openapi::OpenApiFormat;
 use super::peer_union::{PeerUnion, by_name, union};
 use crate::discovery::cache::{DocumentCache, WantedDocuments};
 use crate::discovery::peer_discovery::{PeerOpenApi, SourceStatus};
-use crate::kube::discovery::model::Document;
+use crate::kube::discovery::model::{Document, versions};
 use crate::kube::gvr::ServedSet;
 use crate::retry::{Backoff, jittered};
 use crate::routing::table::Server;
@@ -281,7 +281,7 @@ impl Tracked {
 
     fn status(&self) -> SourceStatus {
         let members = self.class.members.iter();
-        let named = self.documents().1.groups.into_iter();
+        let (_, named) = self.documents();
         let state = match (self.class.is_reachable(), &self.error) {
             (false, _) => "unreachable",
             (true, None) => "read",
@@ -293,7 +293,7 @@ impl Tracked {
             group_versions: self.class.group_versions().len(),
             servers: members.map(|member| member.id.to_string()).collect(),
             state: state.to_owned(),
-            undescribed: named.map(|group| group.versions.len()).sum(),
+            undescribed: versions(&named.groups).count(),
         }
     }
 }

@@ -11,7 +11,7 @@ use bytes::Bytes;
 use http::HeaderValue;
 use indexmap::IndexSet;
 
-use crate::kube::discovery::model::{CURRENT, Document, STALE, Version};
+use crate::kube::discovery::model::{CURRENT, Document, STALE, Version, versions};
 use crate::kube::discovery::{DiscoveryDocument, documents};
 use crate::kube::gvr::{GroupVersion, Gvr, Scope, ServedSet};
 use crate::kube::media_type::{self, AcceptClause};
@@ -41,15 +41,11 @@ impl ServedGroups {
     fn is_complete_for(&self, accept: Option<&HeaderValue>) -> bool {
         let given = self.aggregated.as_deref().and_then(AcceptClause::read);
         let clauses = media_type::accepted(accept);
-        let mut versions = self
-            .document
-            .groups
-            .iter()
-            .flat_map(|group| &group.versions);
+        let mut all = versions(&self.document.groups);
         given
             .zip(clauses.first())
             .is_some_and(|(given, first)| first.is_answered_by(&given))
-            && versions.all(Version::is_stale)
+            && all.all(|(_, version)| version.is_stale())
     }
 }
 

@@ -169,13 +169,16 @@ impl Document {
     }
 }
 
+/// The versions of groups, each with the name of its group.
+pub fn versions(groups: &[Group]) -> impl Iterator<Item = (&str, &Version)> {
+    let groups = groups.iter();
+    groups.flat_map(|group| group.versions.iter().map(move |it| (group.name(), it)))
+}
+
 /// The resources and subresources that groups list, each with its scope. Aggregated discovery does not say the scope of a
 /// resource of which only subresources are served.
 pub fn scopes(groups: &[Group]) -> impl Iterator<Item = (Gvr, Option<Scope>)> {
-    let versions = groups
-        .iter()
-        .flat_map(|group| group.versions.iter().map(move |it| (group, it)));
-    versions.flat_map(|(group, version)| {
+    versions(groups).flat_map(|(group, version)| {
         version.resources.iter().flat_map(move |resource| {
             let scope = match resource.scope.as_str() {
                 NAMESPACED => Scope::Namespaced,
@@ -185,7 +188,7 @@ pub fn scopes(groups: &[Group]) -> impl Iterator<Item = (Gvr, Option<Scope>)> {
             let itself = resource.is_served().then_some("");
             let subresources = resource.subresources.iter().map(|sub| sub.name.as_str());
             itself.into_iter().chain(subresources).map(move |name| {
-                let gvr = Gvr::new(group.name(), &version.name, &resource.name, name);
+                let gvr = Gvr::new(group, &version.name, &resource.name, name);
                 (gvr, scope)
             })
         })
