@@ -6,7 +6,7 @@
 //! built-in resource that only others serve. In protobuf, fields that [`model`] and [`legacy`] do not have are lost,
 //! but only in documents that something is added to.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap};
 
 use prost::Message;
 use serde::Serialize;
@@ -326,14 +326,12 @@ impl Merging {
         let Value::Array(list) = &mut local["resources"] else {
             return Ok(());
         };
-        let others = other.resources.iter().filter(|it| it.is_served());
-        let others: HashSet<&str> = others.map(|it| it.name.as_str()).collect();
         // Of what only subresources are listed, they may be the local server's own.
-        let names = list.iter().map(|entry| text(entry, "/name"));
-        let taken: HashSet<String> = names
-            .filter(|name| self.replaces && others.contains(name))
-            .map(str::to_owned)
-            .collect();
+        let listed: BTreeSet<&str> = list.iter().map(|entry| text(entry, "/name")).collect();
+        let others = other.resources.iter();
+        let others = others.filter(|it| self.replaces && it.is_served());
+        let others = others.map(|it| it.name.as_str());
+        let taken: BTreeSet<&str> = others.filter(|name| listed.contains(name)).collect();
         list.retain(|entry| {
             let name = text(entry, "/name");
             !taken.contains(name.split_once('/').map_or(name, |(resource, _)| resource))
