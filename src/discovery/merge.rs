@@ -164,19 +164,19 @@ pub fn merge<'a>(
         let Some(listed) = listed_by(document, kind, others)? else {
             continue;
         };
+        let of = document.group_version();
+        let version = of.and_then(|of| others.version(&of.group, &of.version));
         if merged.is_none() {
             merged = match body {
                 Some(body) => Some(kind.read(format, body)?),
-                None => kind.made(document, &listed, others),
+                None => kind.made(document, &listed, version),
             };
         }
         let Some(local) = &mut merged else {
             continue;
         };
         merging.replaces = replaces;
-        if let DiscoveryDocument::Resources(of) = document
-            && let Some(version) = others.version(&of.group, &of.version)
-        {
+        if let Some(version) = version {
             merging.remove_replaced(local, version)?;
         }
         merging.add(kind.lists, local, &listed)?;
@@ -198,21 +198,15 @@ impl Kind {
         }
     }
 
-    /// A document that the local server does not have.
+    /// A document that the local server does not have. `version`: what others list, if it is that of a version.
     fn made(
         &self,
         document: &DiscoveryDocument,
         listed: &Value,
-        others: &Document,
+        version: Option<&model::Version>,
     ) -> Option<Value> {
-        let is_made = match document {
-            DiscoveryDocument::Group(_) => true,
-            DiscoveryDocument::Resources(of) => {
-                let version = others.version(&of.group, &of.version);
-                version.is_some_and(|version| !version.is_stale())
-            }
-            _ => false,
-        };
+        let is_fresh = version.is_some_and(|version| !version.is_stale());
+        let is_made = is_fresh || matches!(document, DiscoveryDocument::Group(_));
         let mut made = listed.clone();
         made["kind"] = self.name.into();
         made["apiVersion"] = "v1".into();
