@@ -31,8 +31,7 @@ impl Pages {
         let uninitialized = "/readyz was not 200 since the apiserver started";
         let unready = "the last /readyz of the apiserver was not 200";
         let unknown = "what the apiserver serves is not known";
-        // Before it can be asked another check fails, and nothing is known of this one.
-        let trust_problems = local.trust_problems().filter(|_| local.can_be_asked());
+        let trust_problems = local.trust_problems();
         let checks = [
             ("etcd-synced", unless(snapshot.synced, unread)),
             (
@@ -40,7 +39,11 @@ impl Pages {
                 unless(local.is_initialized(), uninitialized),
             ),
             ("apiserver-ready", unless(local.is_ready(), unready)),
-            ("requestheader", trust_problems),
+            // Before it can be asked a check above fails, and nothing is known of this one.
+            (
+                "requestheader",
+                trust_problems.filter(|_| local.can_be_asked()),
+            ),
             ("discovery-read", unless(snapshot.local_known, unknown)),
             ("published", shared.announcement.missing()),
             ("serving", unless(!shared.shutdown.is_leaving(), "stopping")),
