@@ -294,18 +294,23 @@ impl ClusterState {
         absence::TOPICS.map(|topic| self.topics.get(&topic).map_or(i64::MAX, revision))
     }
 
-    /// What is known of etcd as a whole. `before`: what counts as heard while some topic never had an event.
+    /// The newest known revision.
+    pub fn revision(&self) -> i64 {
+        let revisions = self.topics.values().map(|progress| progress.revision);
+        revisions.max().unwrap_or(0)
+    }
+
+    /// `before`: what counts as heard while some topic never had an event.
     pub fn progress(&self, before: Instant) -> EtcdProgress {
         let topics = self.topics.iter();
         let permitted = topics.filter(|(topic, _)| !self.forbidden.contains(topic));
         // `None` is less than any.
         let heard = permitted.map(|(_, it)| it.gap.heard).min().flatten();
-        let revisions = self.topics.values().map(|progress| progress.revision);
         EtcdProgress {
             lists: self.topics.values().map(|progress| progress.lists).sum(),
             undecodable: self.undecodables.count,
             restores: self.restores,
-            revision: revisions.max().unwrap_or(0),
+            revision: self.revision(),
             heard: heard.unwrap_or(before),
         }
     }
