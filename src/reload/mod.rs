@@ -41,7 +41,7 @@ pub struct ReloadInputs {
 
 /// Spawns the task that reads the file. A pipe, as from a shell, is never read again.
 pub fn start(
-    inputs: ReloadInputs,
+    mut inputs: ReloadInputs,
     settings: Arc<SharedSettings>,
     metrics: Arc<ReloadMetrics>,
     control: &mut JoinSet<()>,
@@ -51,7 +51,7 @@ pub fn start(
         return;
     }
     let reloader = Reloader {
-        contents: Contents::new(Ok(inputs.loaded.text.clone())),
+        contents: Contents::new(Ok(std::mem::take(&mut inputs.loaded.text))),
         values: inputs.loaded.values.clone(),
         inputs,
         settings,

@@ -131,6 +131,7 @@ pub fn roots(certs: &[CertificateDer<'_>]) -> Result<RootCertStore, PemError> {
 }
 
 /// The contents of a certificate; `None` for any other block.
+#[must_use]
 pub fn parsed<'c>(cert: &'c CertificateDer<'_>) -> Option<X509Certificate<'c>> {
     match X509Certificate::from_der(cert) {
         Ok(([], parsed)) => Some(parsed),
