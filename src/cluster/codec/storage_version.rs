@@ -65,7 +65,10 @@ pub fn storage_version(value: &[u8]) -> Result<Vec<ServerVersions>, Undecodable>
         room = room.checked_sub(size_of::<ServerVersions>() + it.server.len() + texts)?;
         Some(it)
     });
-    Ok(kept.collect())
+    // Collected in place: it would have the memory of all that was read.
+    let mut kept: Vec<_> = kept.collect();
+    kept.shrink_to_fit();
+    Ok(kept)
 }
 
 /// The version in a group version.

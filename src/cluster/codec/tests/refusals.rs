@@ -134,6 +134,7 @@ fn of_a_storage_version_no_more_is_kept_than_servers_write() {
     let read = storage_version(value.to_string().as_bytes()).unwrap();
     assert!((20..100).contains(&read.len()), "{}", read.len());
     assert_eq!(read[19].server, "a19");
+    assert!(read.capacity() < 100, "{}", read.capacity());
 }
 
 #[test]
