@@ -27,6 +27,7 @@ use crate::request::caller::ClientConnection;
 use crate::request::headers::GOES_ON;
 use crate::retry::jittered;
 use crate::routing::table::ServerKind;
+use crate::shutdown::ShutdownPhase;
 use crate::watches::metrics::LeaveReason;
 
 /// Between the signals to an apiserver and to its proxy, if both are told to stop.
@@ -136,13 +137,19 @@ impl WatchRest {
     }
 
     /// Waits until it is clear that its server goes on with it. Holds little: thousands of watches wait for that at once.
-    pub async fn begins(&mut self, down: &mut ClientSession) -> Result<(), ExchangeFailure> {
+    /// `false`: the client went away.
+    pub async fn begins(
+        &mut self,
+        shared: &Shared,
+        down: &mut ClientSession,
+    ) -> Result<bool, ExchangeFailure> {
         let Some(up) = self.up.as_mut().filter(|_| self.start.is_some()) else {
-            return Ok(());
+            return Ok(true);
         };
         let piece = tokio::select! {
             piece = next_piece(up, &mut self.start) => Some(piece),
-            _ = down.read_body_or_idle(true) => None,
+            _ = down.read_body_or_idle(true) => return Ok(false),
+            () = shared.shutdown.reaches(ShutdownPhase::Leaving) => None,
         };
         let read = match piece {
             Some(Ok(data)) => data,
@@ -151,11 +158,15 @@ impl WatchRest {
                 self.up = None;
                 None
             }
-            // What passes the rest on notices it, too.
+            // Nothing waits now. What passes the rest on looks whether it fits.
             None => self.start.take().map(|mut start| start.take_read()),
         };
+        if let Some(data) = &read {
+            let fits = self.watch.fits(data);
+            fits.map_err(|_| ExchangeFailure::NotContinued)?;
+        }
         self.read = read.map(Box::new);
-        Ok(())
+        Ok(true)
     }
 
     /// Its server need not wait for it.
@@ -239,6 +250,8 @@ async fn until_over(
     let can_be_left = dependencies.server_kind == ServerKind::Local && watch.can_be_left();
     let mut changes = shared.callers.revalidations.subscribe();
     loop {
+        // A client that would not be let in any more ends in its time.
+        let can_be_left = can_be_left && dependencies.is_let_in(shared, client);
         let stops = || until_stopping(shared, watch, can_be_left);
         if dependencies.end(final_bookmark, client, stops).await {
             return Over::Terminated;

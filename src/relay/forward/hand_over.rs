@@ -283,8 +283,9 @@ impl<'a> HandOver<'a> {
         // Boxed, because thousands wait in what comes before and after it.
         let delivered = boxed(|| self.exchange(session, header, &route, &resumed)).await;
         let delivered = match delivered {
-            Ok(Delivered::Continues(mut next)) => match next.begins(session).await {
-                Ok(()) => Ok(Delivered::Continues(next)),
+            Ok(Delivered::Continues(mut next)) => match next.begins(shared, session).await {
+                Ok(true) => Ok(Delivered::Continues(next)),
+                Ok(false) => Ok(Outcome::Broken.into()),
                 Err(failure) => Err(failure),
             },
             ended => ended,

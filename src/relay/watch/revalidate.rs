@@ -117,22 +117,26 @@ impl Dependencies {
         Some(time_to_recheck(client.valid_until(now), now))
     }
 
-    /// Whether the client would still be let in, and the connection to the server be made.
-    fn is_valid(&self, shared: &Shared, client: &ClientConnection) -> bool {
-        let is_let_in = match self.caller {
+    /// Whether the client would still be let in.
+    pub fn is_let_in(&self, shared: &Shared, client: &ClientConnection) -> bool {
+        match self.caller {
             Caller::Peer | Caller::User(_) => {
                 let authenticator = shared.callers.authenticator.load();
                 authenticator.caller(client, false, SystemTime::now()) == self.caller
             }
             // Only apiservers know tokens.
             Caller::Bearer | Caller::Anonymous | Caller::Unverifiable => true,
-        };
+        }
+    }
+
+    /// Whether the client would still be let in, and the connection to the server be made.
+    fn is_valid(&self, shared: &Shared, client: &ClientConnection) -> bool {
         let credentials = shared.credentials.load();
         let now = match self.server_kind {
             ServerKind::Local => &credentials.local,
             ServerKind::Proxied | ServerKind::Native | ServerKind::Bare => &credentials.peers,
         };
-        is_let_in && now.covers(&self.trust, self.presented)
+        self.is_let_in(shared, client) && now.covers(&self.trust, self.presented)
     }
 }
 

@@ -164,6 +164,13 @@ impl Watch {
         lock(&self.follower).next(data)
     }
 
+    /// Whether this is how another server's answer may begin: it goes on where the client is.
+    pub fn fits(&self, data: &Bytes) -> Result<(), NotContinued> {
+        let (mut follower, mut data) = (lock(&self.follower).clone(), data.clone());
+        while follower.next(&mut data)?.is_some() {}
+        Ok(())
+    }
+
     /// How its events are framed.
     pub fn format(&self) -> FrameFormat {
         lock(&self.follower).frames.format
@@ -229,6 +236,7 @@ impl Watch {
 
     /// It goes on there.
     pub fn is_served_by(&self, server: ServedBy) {
+        self.looks.store(0, Ordering::Relaxed);
         *lock(&self.served_by) = server;
     }
 

@@ -13,7 +13,7 @@ use testkit::cluster::{Ground, HPAS_IN_DEFAULT, LONG};
 use testkit::double::kept::{key, write};
 use testkit::double::watch::AT_FIRST_WATCH;
 use testkit::double::{
-    Double, DoubleOptions, Fault, KeptInEtcd, Preset, ScriptedAnswer, v1_20, v1_36,
+    Double, DoubleOptions, Fault, KeptInEtcd, Phase, Preset, ScriptedAnswer, v1_20, v1_36,
 };
 use testkit::etcd::Etcd;
 use testkit::nodes::HANDED_OVER;
@@ -323,6 +323,27 @@ async fn a_server_that_refuses_or_lies_spoils_no_watch() {
         told.expect(revision).await;
     }
     assert_eq!(world.handed_over("ended").await, 0.0);
+}
+
+/// Its apiserver says that it stops, and still serves it.
+#[tokio::test]
+async fn a_server_that_does_not_go_on_takes_no_watch_from_one_that_serves_it() {
+    let mut world = World::new(2).await;
+    let mut watches = Vec::new();
+    for (namespace, fault) in refusals() {
+        if ["goes-back", "tells-of-another", "no-answer"].contains(&namespace) {
+            world.doubles[1].set_fault(&path(namespace, false), Some(fault));
+            watches.push((namespace, world.open(namespace).await));
+        }
+    }
+    world.until_proved().await;
+    world.doubles[0].set_phase(Phase::Terminating);
+    for (namespace, told) in &mut watches {
+        world.until_asked(1, &[namespace]).await;
+        let revision = world.write("secrets", namespace, "x").await;
+        told.expect(revision).await;
+    }
+    assert_eq!(world.handed_over("continued").await, 0.0);
 }
 
 #[tokio::test]
