@@ -330,11 +330,19 @@ async fn a_server_that_refuses_or_lies_spoils_no_watch() {
 async fn a_server_that_does_not_go_on_takes_no_watch_from_one_that_serves_it() {
     let mut world = World::new(2).await;
     let mut watches = Vec::new();
-    for (namespace, fault) in refusals() {
-        if ["goes-back", "tells-of-another", "no-answer"].contains(&namespace) {
-            world.doubles[1].set_fault(&path(namespace, false), Some(fault));
-            watches.push((namespace, world.open(namespace).await));
-        }
+    let begins = [
+        ("goes-back", event("MODIFIED", 3, "x")),
+        ("tells-of-another", event("ADDED", 1 << 40, "y")),
+        ("no-answer", json!({})),
+    ];
+    for (namespace, first) in begins {
+        let answer = ScriptedAnswer::new(200).header("content-type", "application/json");
+        let answer = answer
+            .body(format!("{first}\n"))
+            .in_pieces(1 << 20, Duration::ZERO);
+        let fault = Fault::Answer(Box::new(answer));
+        world.doubles[1].set_fault(&path(namespace, false), Some(fault));
+        watches.push((namespace, world.open(namespace).await));
     }
     world.until_proved().await;
     world.doubles[0].set_phase(Phase::Terminating);
