@@ -186,6 +186,15 @@ impl World {
         .await;
     }
 
+    /// Waits until no connection keeps the apiserver of this number from ending.
+    async fn until_nothing_holds(&self, number: usize) {
+        let double = &self.doubles[number];
+        eventually("nothing holds it back", LONG, async || {
+            double.open_connections() == 0
+        })
+        .await;
+    }
+
     /// The first apiserver is back, and its history begins.
     async fn restart(&mut self) {
         self.doubles[0].start_again().await;
@@ -386,11 +395,7 @@ async fn an_apiserver_that_has_closed_its_port_need_not_wait_for_its_watches() {
     let mut told = world.open(USUAL).await;
     world.until_proved().await;
     world.doubles[0].close_port();
-    let double = &world.doubles[0];
-    eventually("nothing holds it back", LONG, async || {
-        double.open_connections() == 0
-    })
-    .await;
+    world.until_nothing_holds(0).await;
     told.expect(world.write("secrets", USUAL, "x").await).await;
     assert_eq!(world.handed_over("continued").await, 1.0);
     assert_eq!(world.handed_over("ended").await, 0.0);
@@ -402,11 +407,7 @@ async fn the_only_apiserver_need_not_wait_for_its_watches_either() {
     let mut told = world.open(USUAL).await;
     world.until_proved().await;
     world.doubles[0].close_port();
-    let double = &world.doubles[0];
-    eventually("nothing holds it back", LONG, async || {
-        double.open_connections() == 0
-    })
-    .await;
+    world.until_nothing_holds(0).await;
     world.restart().await;
     told.expect(world.write("secrets", USUAL, "x").await).await;
     assert_eq!(world.handed_over("continued").await, 1.0);
@@ -425,11 +426,7 @@ async fn before_a_watch_is_held_older_apiservers_begin_their_watch_caches() {
     world.until_proved().await;
     assert_eq!(world.doubles[1].count(ASKED), 0);
     world.doubles[0].close_port();
-    let double = &world.doubles[0];
-    eventually("nothing holds it back", LONG, async || {
-        double.open_connections() == 0
-    })
-    .await;
+    world.until_nothing_holds(0).await;
     assert_eq!(world.doubles[1].count(ASKED), 1);
     world.restart().await;
     told.expect(world.write("secrets", USUAL, "x").await).await;
@@ -448,11 +445,7 @@ async fn a_watch_that_ends_because_the_only_apiserver_stops_waits_for_it() {
     })
     .await;
     world.doubles[0].end_watches();
-    let double = &world.doubles[0];
-    eventually("it has ended", LONG, async || {
-        double.open_connections() == 0
-    })
-    .await;
+    world.until_nothing_holds(0).await;
     world.restart().await;
     told.expect(world.write("secrets", USUAL, "y").await).await;
     assert_eq!(world.handed_over("continued").await, 1.0);
@@ -749,11 +742,7 @@ async fn a_rerouted_watch_that_nobody_can_go_on_with_ends_as_soon_as_its_server_
     world.doubles[2].change_preset(|_| v1_20());
     world.until_last_is(1, "1.20", fewer).await;
     world.doubles[1].close_port();
-    let double = &world.doubles[1];
-    eventually("nothing holds it back", LONG, async || {
-        double.open_connections() == 0
-    })
-    .await;
+    world.until_nothing_holds(1).await;
     let missed = world.write(hpas, "default", "y").await;
     world.doubles[1].start_again().await;
     world.doubles[1].set_ready(true);
