@@ -322,7 +322,8 @@ impl Snapshot {
         self.holders.get_key_value(&gvr)
     }
 
-    /// The name of a listed or custom resource, as discovery or etcd has it.
+    /// The name of a listed or custom resource, as discovery or etcd has it. That of a custom one is only what its CRD or APIService
+    /// names: it is counted by it, and not asked for.
     pub fn name_of(&self, gvr: GvrRef<'_>) -> Option<Arc<Gvr>> {
         let listed = self.holders(gvr).map(|(name, _)| name.clone());
         listed.or_else(|| self.custom.name_of(gvr).map(Arc::new))

@@ -78,12 +78,6 @@ impl Stored {
         self.proof.borrow().clone()
     }
 
-    /// It is known, or nobody is asked any more.
-    pub fn is_answered(&self) -> bool {
-        let proof = self.proof.borrow();
-        proof.ended || proof.stored_here.is_some()
-    }
-
     /// Nobody is asked any more, and nothing was found out.
     pub fn is_unanswered(&self) -> bool {
         let proof = self.proof.borrow();

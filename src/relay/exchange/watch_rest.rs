@@ -113,7 +113,7 @@ impl WatchRest {
                 Some(data) => Event::Read(Ok(Some(*data))),
                 None => tokio::select! {
                     _ = down.read_body_or_idle(true) => Event::ClientGone,
-                    reason = &mut over => Event::Over(reason),
+                    event = &mut over => event,
                     piece = up.read_body() => Event::Read(piece),
                 },
             };
@@ -193,14 +193,11 @@ impl WatchRest {
 /// What a watch waits for.
 enum Event {
     ClientGone,
-    Over(Over),
-    Read(pingora_core::Result<Option<Bytes>>),
-}
-
-/// Why a watch does not stay at its server.
-enum Over {
+    /// The proxy is to end it.
     Terminated,
+    /// The local apiserver stops, and it leaves that.
     Left,
+    Read(pingora_core::Result<Option<Bytes>>),
 }
 
 /// What is needed when something happens.
@@ -217,8 +214,8 @@ impl Passing<'_, '_> {
     async fn take(mut self, event: Event) -> Result<Option<End>, LeaveReason> {
         let end = match event {
             Event::ClientGone => Some(End::Broken),
-            Event::Over(Over::Left) => return Err(LeaveReason::ShutsDown),
-            Event::Over(Over::Terminated) => self.answer.end_early(self.down).await,
+            Event::Left => return Err(LeaveReason::ShutsDown),
+            Event::Terminated => self.answer.end_early(self.down).await,
             Event::Read(Ok(Some(data))) => self.answer.pass(self.down, data, false).await,
             Event::Read(Ok(None)) => match self.up.read_trailers().await {
                 Ok(trailers) if is_left(self.shared, self.rest, trailers.as_ref()) => {
@@ -245,21 +242,23 @@ async fn until_over(
     client: &ClientConnection,
     (watch, dependencies): (&Watch, &Dependencies),
     mut stays_until: Option<Instant>,
-) -> Over {
+) -> Event {
     let shared = final_bookmark.shared;
     let can_be_left = dependencies.server_kind == ServerKind::Local && watch.can_be_left();
     let mut changes = shared.callers.revalidations.subscribe();
     loop {
-        // A client that would not be let in any more ends in its time.
-        let can_be_left = can_be_left && dependencies.is_let_in(shared, client);
-        let stops = || until_stopping(shared, watch, can_be_left);
+        let stops = || {
+            // A client that would not be let in any more ends in its time.
+            let can_be_left = can_be_left && dependencies.is_let_in(shared, client);
+            until_stopping(shared, watch, can_be_left)
+        };
         if dependencies.end(final_bookmark, client, stops).await {
-            return Over::Terminated;
+            return Event::Terminated;
         }
         let now = Instant::now();
         if stays_until.is_some_and(|until| until <= now) {
             if watch.is_at_stopping_local(shared) && watch.may_leave(shared) {
-                return Over::Left;
+                return Event::Left;
             }
             stays_until = None;
         }

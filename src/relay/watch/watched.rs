@@ -155,7 +155,7 @@ impl Watch {
         targets.all(|index| {
             let server = snapshot.servers[*index].endpoint;
             let asked = ServedBy::new(shared, server, Some(&self.resource)).stored;
-            asked.is_none_or(|stored| stored.is_answered())
+            asked.is_none_or(|stored| stored.proof().stored_here.is_some())
         })
     }
 
