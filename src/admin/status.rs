@@ -187,7 +187,7 @@ fn discovery(shared: &Shared) -> DiscoveryStatus {
     DiscoveryStatus {
         added,
         current: !merges || peer_discovery.is_current_for(&shared.local),
-        sources: shared.peer_discovery.sources.load().to_vec(),
+        sources: shared.peer_discovery.sources().to_vec(),
     }
 }
 

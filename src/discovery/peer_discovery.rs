@@ -117,8 +117,7 @@ pub struct SourceStatus {
 pub struct SharedPeerDiscovery {
     current: ArcSwap<PeerDiscovery>,
     changed: watch::Sender<u64>,
-    /// For the status page. Written by `reader`.
-    pub sources: ArcSwap<Vec<SourceStatus>>,
+    sources: ArcSwap<Vec<SourceStatus>>,
     /// `/openapi/v2` in the forms that requests want of peers.
     wanted: watch::Sender<BTreeSet<OpenApiFormat>>,
 }
@@ -158,6 +157,10 @@ impl SharedPeerDiscovery {
         self.changed.subscribe()
     }
 
+    pub fn sources(&self) -> Arc<Vec<SourceStatus>> {
+        self.sources.load_full()
+    }
+
     /// Receives the forms of `/openapi/v2` that requests want.
     pub(super) fn wanted(&self) -> watch::Receiver<BTreeSet<OpenApiFormat>> {
         self.wanted.subscribe()
@@ -181,6 +184,10 @@ impl SharedPeerDiscovery {
         now.generation = generation;
         self.current.store(Arc::new(now));
         self.changed.send_replace(generation);
+    }
+
+    pub(super) fn publish_sources(&self, sources: Vec<SourceStatus>) {
+        self.sources.store(Arc::new(sources));
     }
 }
 
