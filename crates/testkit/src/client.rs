@@ -12,7 +12,7 @@ use http::{HeaderMap, Method, Request, Version};
 use http_body_util::Full;
 use hyper::body::Incoming;
 use hyper::client::conn::{http1, http2};
-use hyper_util::rt::{TokioExecutor, TokioIo};
+use hyper_util::rt::TokioIo;
 use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, SupportedProtocolVersion};
 use tokio::net::{TcpSocket, TcpStream};
@@ -21,6 +21,7 @@ use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
+use super::one_task;
 use super::pki::{Pki, SERVER_NAME};
 use super::tls::client_config;
 
@@ -289,9 +290,7 @@ impl Client {
         let http2 = tls.get_ref().1.alpn_protocol() == Some(b"h2");
         let io = TokioIo::new(tls);
         if http2 {
-            let (sender, connection) = http2::handshake(TokioExecutor::new(), io).await?;
-            tokio::spawn(connection);
-            Ok(Connection::Http2(sender))
+            Ok(Connection::Http2(one_task::http2(io).await?))
         } else {
             let (sender, connection) = http1::handshake(io).await?;
             tokio::spawn(connection.with_upgrades());

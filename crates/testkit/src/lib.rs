@@ -32,6 +32,7 @@ pub mod modern;
 pub mod network;
 pub mod nodes;
 pub mod notes;
+mod one_task;
 pub mod openssl;
 pub mod peer_links;
 pub mod pki;

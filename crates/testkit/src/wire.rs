@@ -11,10 +11,11 @@ use bytes::Bytes;
 use http::{HeaderMap, Request};
 use hyper::body::{Body, Frame, SizeHint};
 use hyper::client::conn::{http1, http2};
-use hyper_util::rt::{TokioExecutor, TokioIo};
+use hyper_util::rt::TokioIo;
 use tokio::time::timeout;
 
 use super::client::{Client, Response, Streaming};
+use super::one_task;
 
 /// For a response header, and then for the whole body: either may follow 100 MiB on a busy machine.
 const LIMIT: Duration = Duration::from_secs(120);
@@ -104,9 +105,7 @@ impl Wire {
     pub async fn http2(client: &Client) -> Self {
         let tls = client.connect_raw(&["h2"]).await.unwrap();
         let io = TokioIo::new(tls);
-        let (sender, connection) = http2::handshake(TokioExecutor::new(), io).await.unwrap();
-        tokio::spawn(connection);
-        Self::Http2(sender)
+        Self::Http2(one_task::http2(io).await.unwrap())
     }
 
     /// One of each version.
