@@ -20,7 +20,7 @@ use http::header::{EXPECT, HeaderMap, HeaderValue};
 use http::request::Parts;
 use pingora_core::ErrorType;
 
-pub use self::hand_over::hand_over;
+pub use self::hand_over::{MakeContext, hand_over};
 use self::tries::{Kept, Tries};
 use crate::net::rare;
 use crate::relay::answer::Refusal;

@@ -17,7 +17,7 @@ use pingora_http::ResponseHeader;
 use self::version::choose;
 use crate::config::settings::Settings;
 use crate::config::{Enforce, IfReadyConfig, IfReadyMode};
-use crate::kube::gvr::Gvr;
+use crate::kube::gvr::{Gvr, GvrRef};
 use crate::kube::version::MalformedVersion;
 use crate::relay::answer::Refusal;
 use crate::relay::client::Downstream;
@@ -304,43 +304,57 @@ pub fn is_of_this_etcd(context: &RequestContext<'_>, revision: i64) -> bool {
         || servers.any(|server| !server.history_void && server.reaches(revision))
 }
 
-/// Where a watch goes whose server has stopped; `tried`: servers that do not go on with it. Nothing is asked of a server that is
-/// suspected to be frozen. If there is none, see [`StoppedWatch::histories`].
+/// Who goes on with a watch that `from` has served; `tried`: servers that do not. Nothing is asked of a server that is suspected to
+/// be frozen. If there is none, see [`StoppedWatch::histories`].
 pub fn hand_over(
-    context: &RequestContext<'_>,
-    watch: &StoppedWatch<'_>,
-    from: SocketAddr,
+    shared: &Shared,
+    (watch, from, seed): (&StoppedWatch<'_>, SocketAddr, u64),
     tried: &[SocketAddr],
-) -> Result<Route, Option<i64>> {
-    let shared = context.shared;
+) -> Result<SocketAddr, Option<i64>> {
     let snapshot = shared.published.snapshot.load();
-    let planning = Planning::new(context, &snapshot, tried);
+    let (own, address) = (&shared.local, shared.config.api_server.address);
+    let lacks_etcd = own.lacks_etcd() && snapshot.has_ready_target();
     let local = LocalServer {
-        epoch: shared.local.epoch(),
-        initialized: planning.local_serves && !shared.local.is_shutting_down(),
-        history_start: shared.local.history_start(),
+        epoch: own.epoch(),
+        initialized: own.serves() && !lacks_etcd && !own.is_shutting_down(),
+        history_start: own.history_start(),
     };
-    let suits_local = watch.suits_local(&snapshot, local);
-    let by_local = planning.local().filter(|_| suits_local);
-    let reroutes = context.settings.rerouting && snapshot.synced;
+    if watch.suits_local(&snapshot, local) && !tried.contains(&address) {
+        return Ok(address);
+    }
+    let reroutes = shared.settings.load().rerouting && snapshot.synced;
     let is_asked = |peer: &Server| reroutes && !tried.contains(&peer.endpoint);
-    let by_peer = || {
-        let peers = watch.suitable(&snapshot).filter(|peer| is_asked(peer));
-        let frozen = &shared.servers.frozen;
-        let peers = peers.filter(|peer| !frozen.is_suspected(peer.endpoint));
-        let seed = context.downstream.client.seed;
-        let peer = choose(peers, Peers::any(&[]), seed, &shared.servers.health)?;
-        Some(Route {
-            rerouted_as: snapshot.name_of(watch.resource),
-            ..planning.to(peer)
-        })
+    let frozen = &shared.servers.frozen;
+    let peers = watch.suitable(&snapshot);
+    let peers = peers.filter(|peer| is_asked(peer) && !frozen.is_suspected(peer.endpoint));
+    let peer = choose(peers, Peers::any(&[]), seed, &shared.servers.health);
+    peer.map(|peer| peer.endpoint)
+        .ok_or_else(|| watch.histories(&snapshot, local, from, is_asked))
+}
+
+/// How `server` is asked to go on with a watch of `resource`.
+pub fn handed_over(
+    context: &RequestContext<'_>,
+    resource: GvrRef<'_>,
+    server: SocketAddr,
+) -> Option<Route> {
+    let snapshot = context.shared.published.snapshot.load();
+    let planning = Planning::new(context, &snapshot, &[]);
+    let route = match server == context.shared.config.api_server.address {
+        true => planning.local()?,
+        false => {
+            let mut servers = snapshot.servers.iter();
+            let peer = servers.find(|it| it.target && it.endpoint == server)?;
+            Route {
+                rerouted_as: snapshot.name_of(resource),
+                ..planning.to(peer)
+            }
+        }
     };
-    let route = by_local.or_else(by_peer);
-    let route = route.map(|route| Route {
+    Some(Route {
         row: Row::Resume,
         ..route
-    });
-    route.ok_or_else(|| watch.histories(&snapshot, local, from, is_asked))
+    })
 }
 
 /// What a plan is made of.

@@ -27,7 +27,7 @@ use crate::relay::client::{
     is_hosted, names_a_path,
 };
 use crate::relay::exchange::{Delivered, RestEnd, Upload, WatchRest};
-use crate::relay::forward::{self, forward};
+use crate::relay::forward::{self, MakeContext, forward};
 use crate::relay::observe::{AccessEntry, RequestMeter, RequestSpan, VerbClass, begin_span};
 use crate::relay::outcome::Outcome;
 use crate::relay::plan::{self, RequestContext, Route, is_held_back};
@@ -133,18 +133,15 @@ impl RelayService {
         downstream: Arc<Downstream>,
         reason: LeaveReason,
     ) -> Delivered {
-        let now = Instant::now();
-        let request = rest.watch.request.as_ref();
-        // Boxed, so that there is no room for it while the watch waits.
-        let header = request.and_then(|request| request.after(0, now).map(Box::new));
-        let Some(mut header) = header else {
+        if rest.watch.request.is_none() {
             return rest.end(&self.shared, session).await.into();
+        }
+        let seed = downstream.client.seed;
+        let make = Again {
+            service: self,
+            downstream,
         };
-        let target = header.uri.path_and_query().map(PathAndQuery::as_str);
-        let target: Box<str> = target.unwrap_or_default().into();
-        let context = self.context(session, &mut header, &target, downstream, now);
-        drop(header);
-        forward::hand_over(&context, session, rest, reason).await
+        forward::hand_over((&self.shared, &make, seed), session, rest, reason).await
     }
 
     /// Serves an HTTP/1 connection to its end.
@@ -322,6 +319,25 @@ impl RelayService {
         {
             context.downstream.go_away();
         }
+    }
+}
+
+/// Another server is asked for the rest of a watch.
+struct Again<'a> {
+    service: &'a RelayService,
+    downstream: Arc<Downstream>,
+}
+
+impl MakeContext for Again<'_> {
+    fn context<'c>(
+        &'c self,
+        session: &ClientSession,
+        header: &mut Parts,
+        target: &'c str,
+    ) -> RequestContext<'c> {
+        let (downstream, now) = (self.downstream.clone(), Instant::now());
+        self.service
+            .context(session, header, target, downstream, now)
     }
 }
 

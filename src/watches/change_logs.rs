@@ -172,26 +172,20 @@ impl SharedChangeLog {
 
     /// Waits until the log [is](Self::is_complete_through) complete up to `revision`.
     pub async fn complete_through(&self, revision: i64) {
-        self.until(|| self.is_complete_through(revision)).await;
-    }
-
-    /// Waits until the log is complete up to a later revision than now.
-    pub async fn progress(&self) {
-        let through = || self.state().log.as_ref().map(ChangeLog::through);
-        let now = through();
-        self.until(|| through() > now).await;
-    }
-
-    async fn until(&self, reached: impl Fn() -> bool) {
         let mut updates = self.updated.subscribe();
         loop {
             // Later changes are appended too, for watches that end later.
-            self.progress_wanted.notify_one();
-            if reached() {
+            self.want_progress();
+            if self.is_complete_through(revision) {
                 return;
             }
             let _ = timeout(ASK_AGAIN, updates.changed()).await;
         }
+    }
+
+    /// Asks etcd how far the log is complete.
+    pub fn want_progress(&self) {
+        self.progress_wanted.notify_one();
     }
 
     /// Whether the log is complete up to `revision`, and up to etcd's when the watch was first opened.

@@ -10,9 +10,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use http::request::Parts;
+use http::uri::PathAndQuery;
 use prometheus::IntGauge;
 use tokio::sync::OwnedSemaphorePermit;
-use tokio::time::{Instant, sleep, sleep_until, timeout_at};
+use tokio::time::{Instant, sleep_until, timeout_at};
 
 use super::ForwardedRequest;
 use crate::metrics::Open;
@@ -20,11 +21,12 @@ use crate::net::boxed;
 use crate::relay::client::ClientSession;
 use crate::relay::exchange::{self, Delivered, Expiry, Leaving, ResumedWatch, Upload, WatchRest};
 use crate::relay::outcome::{ExchangeFailure, Outcome};
-use crate::relay::plan::{self, RequestContext, Route};
+use crate::relay::plan::{self, RequestContext};
+use crate::relay::shared::Shared;
 use crate::relay::watch::{Again, AskedServers, ServedBy, Watch};
+use crate::request::caller::Caller;
 use crate::retry::jittered;
 use crate::routing::hand_over::StoppedWatch;
-use crate::routing::table::ServerKind;
 use crate::shutdown::ShutdownPhase;
 use crate::watches::follower::ResumePoint;
 use crate::watches::metrics::{HandOverResult, LeaveReason};
@@ -40,10 +42,24 @@ const SERVED_TIMEOUT: Duration = Duration::from_secs(1);
 /// A server that has served a watch for a shorter time did not go on with it.
 const SETTLED: Duration = Duration::from_secs(10);
 
+/// Makes the context of a request for the rest of a watch. Nothing of it is kept while the watch waits.
+pub trait MakeContext: Sync {
+    fn context<'c>(
+        &'c self,
+        session: &ClientSession,
+        header: &mut Parts,
+        target: &'c str,
+    ) -> RequestContext<'c>;
+}
+
 /// A watch that is to go on, and who was asked.
-struct HandOver<'a> {
-    context: &'a RequestContext<'a>,
+struct HandOver<'a, M> {
+    shared: &'a Shared,
+    make: &'a M,
+    /// Identifies the client's connection.
+    seed: u64,
     watch: Arc<Watch>,
+    caller: Caller,
     /// Who served it.
     from: ServedBy,
     /// Its server is shutting down, and still serves it.
@@ -59,7 +75,7 @@ struct HandOver<'a> {
 
 /// What is to be done next.
 enum Step {
-    Ask(Box<(Route, ResumePoint)>),
+    Ask(SocketAddr, ResumePoint),
     /// Nobody can go on with it now.
     Wait,
     /// Nobody will.
@@ -68,25 +84,25 @@ enum Step {
 
 /// Lets another server go on with `rest`. It is given back if it stays where it is.
 pub async fn hand_over(
-    context: &RequestContext<'_>,
+    (shared, make, seed): (&Shared, &impl MakeContext, u64),
     session: &mut ClientSession,
     mut rest: Box<WatchRest>,
     reason: LeaveReason,
 ) -> Delivered {
-    let (shared, begun) = (context.shared, Instant::now());
+    let begun = Instant::now();
     let is_served = reason == LeaveReason::ShutsDown;
     if !is_served {
         rest.watch.asked(shared, begun + PROOF_TIMEOUT).await;
     }
-    let mut handed_over = match HandOver::new(context, &mut rest, is_served, begun) {
+    let mut handed_over = match HandOver::new((shared, make, seed), &mut rest, is_served, begun) {
         Some(handed_over) => handed_over,
         None if is_served => return rest.stays(),
         None => return rest.end(shared, session).await.into(),
     };
     let delivered = loop {
         match handed_over.step() {
-            Step::Ask(next) => {
-                if let Some(delivered) = handed_over.ask(session, *next).await {
+            Step::Ask(server, at) => {
+                if let Some(delivered) = handed_over.ask(session, server, at).await {
                     break Some(delivered);
                 }
             }
@@ -126,23 +142,21 @@ pub async fn hand_over(
     delivered
 }
 
-impl<'a> HandOver<'a> {
+impl<'a, M: MakeContext> HandOver<'a, M> {
     /// `None`: it is not to be handed over.
     fn new(
-        context: &'a RequestContext<'a>,
+        (shared, make, seed): (&'a Shared, &'a M, u64),
         rest: &mut WatchRest,
         is_served: bool,
         begun: Instant,
     ) -> Option<Self> {
-        let settings = &context.settings.watch;
-        let watch = &rest.watch;
-        // Its certificate may have expired, or no longer count.
-        let is_same_caller = context.caller == rest.dependencies.caller;
-        let is_wanted = settings.hand_over && is_same_caller && watch.request.is_some();
+        let settings = shared.settings.load();
+        let (settings, watch) = (&settings.watch, &rest.watch);
+        let is_wanted = settings.hand_over && watch.request.is_some();
         let from = is_wanted.then(|| watch.served_by())?;
         // It is not known who understands the request as that one did.
         from.version?;
-        watch.resume_point(context.shared)?;
+        watch.resume_point(shared)?;
         let mut asked = std::mem::take(&mut rest.asked);
         if !is_served {
             match begun < rest.begun + SETTLED {
@@ -150,10 +164,13 @@ impl<'a> HandOver<'a> {
                 false => asked = AskedServers::default(),
             }
         }
-        let held = &context.shared.metrics.watches.held;
+        let held = &shared.metrics.watches.held;
         Some(Self {
-            context,
+            shared,
+            make,
+            seed,
             watch: rest.watch.clone(),
+            caller: rest.dependencies.caller.clone(),
             from,
             is_served,
             held: (!is_served).then(|| Open::new(held)),
@@ -167,22 +184,21 @@ impl<'a> HandOver<'a> {
     /// Whether its server need not serve it until somebody can go on with it. Not if one is asked again soon.
     fn is_to_be_held(&self) -> bool {
         let is_pending = self.asked.is_pending(Instant::now());
-        self.is_served && !is_pending && self.watch.may_be_held(self.context.shared)
+        self.is_served && !is_pending && self.watch.may_be_held(self.shared)
     }
 
     /// Nobody serves it from now on.
     fn hold(&mut self) {
-        let shared = self.context.shared;
-        self.held = Some(Open::new(&shared.metrics.watches.held));
+        self.held = Some(Open::new(&self.shared.metrics.watches.held));
         self.is_served = false;
         self.asked = AskedServers::default();
         self.begun = Instant::now();
-        self.deadline = self.begun + self.context.settings.watch.hand_over_timeout;
+        self.deadline = self.begun + self.shared.settings.load().watch.hand_over_timeout;
     }
 
     /// Who is asked next.
     fn step(&mut self) -> Step {
-        let shared = self.context.shared;
+        let shared = self.shared;
         if shared.shutdown.is_leaving() || Instant::now() >= self.deadline {
             return Step::End;
         }
@@ -194,17 +210,17 @@ impl<'a> HandOver<'a> {
         let proved = self.watch.proved_resume_point(shared);
         let mut histories = Some(0);
         for at in proved.into_iter().chain([position]) {
-            match self.route(at) {
-                Ok(route) => return Step::Ask(Box::new((route, at))),
+            match self.next(at) {
+                Ok(server) => return Step::Ask(server, at),
                 Err(start) => histories = histories.zip(start).map(|(one, other)| one.max(other)),
             }
         }
         let log = self.watch.register(shared);
         if proved.is_none()
             && let Some(at) = self.watch.proved_resume_point(shared)
-            && let Ok(route) = self.route(at)
+            && let Ok(server) = self.next(at)
         {
-            return Step::Ask(Box::new((route, at)));
+            return Step::Ask(server, at);
         }
         // A watch cache that has answered 410 may begin later, at its first use: at a revision that etcd had by then.
         let later = self.asked.expired().saturating_add(1);
@@ -218,7 +234,7 @@ impl<'a> HandOver<'a> {
         }
     }
 
-    fn route(&self, at: ResumePoint) -> Result<Route, Option<i64>> {
+    fn next(&self, at: ResumePoint) -> Result<SocketAddr, Option<i64>> {
         let avoided = self.asked.avoided(at.revision, Instant::now());
         let request = self.watch.request.as_ref().ok_or(None)?;
         let stopped = StoppedWatch {
@@ -227,53 +243,43 @@ impl<'a> HandOver<'a> {
             version: self.from.version,
             has_rare_parameters: request.has_rare_parameters,
         };
-        plan::hand_over(self.context, &stopped, self.from.server, &avoided)
+        plan::hand_over(
+            self.shared,
+            (&stopped, self.from.server, self.seed),
+            &avoided,
+        )
     }
 
     /// Waits until somebody may be able to go on; `false`: the client went away.
     async fn wait(&self, session: &mut ClientSession) -> bool {
-        let shared = self.context.shared;
-        let mut changes = shared.local.changes();
-        let log = self.watch.register(shared);
-        let progress = async {
-            sleep(LOOK / 2).await;
-            match &log {
-                Some((log, _)) => log.progress().await,
-                None => std::future::pending().await,
-            }
-        };
+        // Also when the proxy stops.
+        let mut changes = self.shared.callers.revalidations.subscribe();
+        if let Some((log, _)) = self.watch.register(self.shared) {
+            log.want_progress();
+        }
         let look = Instant::now() + jittered(LOOK);
         tokio::select! {
-            _ = session.read_body_or_idle(true) => return false,
-            () = shared.shutdown.reaches(ShutdownPhase::Leaving) => {}
-            _ = changes.changed() => {}
-            () = progress => {}
-            () = sleep_until(look.min(self.deadline)) => {}
+            _ = session.read_body_or_idle(true) => false,
+            _ = changes.changed() => true,
+            () = sleep_until(look.min(self.deadline)) => true,
         }
-        true
     }
 
     /// Asks a server for the rest. `None`: it does not go on.
     async fn ask(
         &mut self,
         session: &mut ClientSession,
-        (route, at): (Route, ResumePoint),
+        server: SocketAddr,
+        at: ResumePoint,
     ) -> Option<Delivered> {
-        let shared = self.context.shared;
+        let shared = self.shared;
         let prepared = tokio::select! {
             _ = session.read_body_or_idle(true) => return Some(Outcome::Broken.into()),
             () = shared.shutdown.reaches(ShutdownPhase::Leaving) => return None,
-            prepared = self.prepared(route.address) => prepared,
+            prepared = self.prepared(server) => prepared,
         };
-        let Some((server, permit)) = prepared else {
-            self.asked
-                .failed(route.address, Again::Later, Instant::now());
-            return None;
-        };
-        let request = self.watch.request.as_ref()?;
-        let Some(header) = request.after(at.revision, Instant::now().into_std()) else {
-            // The time that the client wanted is over.
-            self.deadline = Instant::now();
+        let Some((served_by, permit)) = prepared else {
+            self.asked.failed(server, Again::Later, Instant::now());
             return None;
         };
         // etcd may have been restored while that was found out.
@@ -281,7 +287,7 @@ impl<'a> HandOver<'a> {
         let before = self.watch.resumes(at);
         let resumed = ResumedWatch::handed_over(&self.watch, permit);
         // Boxed, because thousands wait in what comes before and after it.
-        let delivered = boxed(|| self.exchange(session, header, &route, &resumed)).await;
+        let delivered = boxed(|| self.exchange(session, (server, at), &resumed)).await;
         let delivered = match delivered {
             Ok(Delivered::Continues(mut next)) => match next.begins(shared, session).await {
                 Ok(true) => Ok(Delivered::Continues(next)),
@@ -293,22 +299,22 @@ impl<'a> HandOver<'a> {
         match delivered {
             Ok(delivered) => {
                 self.continued = resumed.accepted();
-                self.watch.is_served_by(server);
+                self.watch.is_served_by(served_by);
                 Some(delivered)
             }
             Err(failure) => {
                 self.watch.stays(before);
-                if failure.is_refused() && route.server_kind == ServerKind::Local {
+                if failure.is_refused() && server == shared.config.api_server.address {
                     shared.local.refused();
                 }
-                let (server, failed) = (route.address, failure.name());
+                let failed = failure.name();
                 tracing::debug!(%server, failed, "a watch does not go on there");
                 let again = match failure {
                     ExchangeFailure::Expired(_) => Again::After(at.revision),
                     ExchangeFailure::NotContinued => Again::AFewTimes,
                     _ => Again::Later,
                 };
-                self.asked.failed(route.address, again, Instant::now());
+                self.asked.failed(server, again, Instant::now());
                 None
             }
         }
@@ -316,7 +322,7 @@ impl<'a> HandOver<'a> {
 
     /// Waits for the proof that a server keeps the resource in this etcd, and for a permit to ask it.
     async fn prepared(&mut self, server: SocketAddr) -> Option<(ServedBy, OwnedSemaphorePermit)> {
-        let (shared, now) = (self.context.shared, Instant::now());
+        let (shared, now) = (self.shared, Instant::now());
         let (proof, permit) = match self.is_served {
             true => (now + SERVED_TIMEOUT, now + SERVED_TIMEOUT),
             false => (self.deadline.min(now + PROOF_TIMEOUT), now + PACED_TIMEOUT),
@@ -332,16 +338,33 @@ impl<'a> HandOver<'a> {
     }
 
     async fn exchange(
-        &self,
+        &mut self,
         session: &mut ClientSession,
-        header: Parts,
-        route: &Route,
+        (server, at): (SocketAddr, ResumePoint),
         resumed: &ResumedWatch,
     ) -> Result<Delivered, ExchangeFailure> {
+        let now = Instant::now();
+        let request = self.watch.request.as_ref();
+        let header = request.and_then(|it| it.after(at.revision, now.into_std()));
+        let Some(mut header) = header else {
+            // The time that the client wanted is over.
+            self.deadline = now;
+            return Err(ExchangeFailure::NotContinued);
+        };
+        let target = header.uri.path_and_query().map(PathAndQuery::as_str);
+        let target: Box<str> = target.unwrap_or_default().into();
+        let context = self.make.context(session, &mut header, &target);
+        if context.caller != self.caller {
+            // Its certificate may have expired, or no longer count.
+            self.deadline = now;
+            return Err(ExchangeFailure::NotContinued);
+        }
+        let route = plan::handed_over(&context, self.watch.resource.borrow(), server);
+        let route = route.ok_or(ExchangeFailure::NotContinued)?;
         let mut upload = Upload::new(Box::new(header), false, false);
-        let request = ForwardedRequest::new(self.context, &mut upload, false);
+        let request = ForwardedRequest::new(&context, &mut upload, false);
         let request = request.map_err(|_| ExchangeFailure::NotContinued)?;
-        let exchange = request.exchange(route, &mut upload, request.is_unauthenticated);
+        let exchange = request.exchange(&route, &mut upload, request.is_unauthenticated);
         let (mut exchange, header) = exchange.map_err(|_| ExchangeFailure::NotContinued)?;
         exchange.expiry = Some(Expiry::Asked(resumed));
         exchange.leaving = Some(Leaving {
