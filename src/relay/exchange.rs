@@ -30,8 +30,8 @@ use pingora_core::{Error, ErrorType};
 use pingora_http::ResponseHeader;
 use tokio::sync::SemaphorePermit;
 
-use self::expired::answer_start;
-pub use self::expired::{Expiry, ResumedWatch, expired_event};
+use self::expired::{ANSWER_TIMEOUT, AnswerStart, answer_start};
+pub use self::expired::{ResumedWatch, expired_event};
 pub use self::pump::{Delivered, Exchange, Leaving};
 use self::pump::{End, stream, termination, write};
 use self::read_first::{Beginning, ReadKind, merge, read_first};
@@ -85,14 +85,13 @@ pub async fn run(
         }
     };
     let (response, whole) = (&beginning.answer.response, beginning.whole);
-    let (code, expiry) = (response.status.as_u16(), exchange.expiry);
-    let bookmark = final_bookmark(exchange, response, late);
-    let start = expiry.and_then(|expiry| answer_start(expiry, &metrics.watches, response));
+    let (code, resumed) = (response.status.as_u16(), exchange.resumed);
+    let (bookmark, start) = followed(exchange, response, late);
     if start.is_none() {
+        exchange.avoided();
         upload.forget();
     }
-    if !expiry.as_ref().is_some_and(Expiry::is_begun) {
-        expiry.iter().for_each(|expiry| expiry.begins(response));
+    if resumed.is_none_or(|watch| watch.begins(response)) {
         let Ok(begun) = pass(exchange, down, beginning).await else {
             return Ok(Outcome::Broken.into());
         };
@@ -114,16 +113,22 @@ pub async fn run(
     stream(exchange, down, up, upload, (code, start), bookmark.as_ref()).await
 }
 
-/// Of a long-running request whose answer begins. `late`: it began during the drain.
-fn final_bookmark<'a>(
+/// What follows an answer that begins, if it is that of a long-running request, and what is to be looked at before it
+/// passes. `late`: the request began during the drain.
+fn followed<'a>(
     exchange: &Exchange<'a>,
     response: &ResponseHeader,
     late: bool,
-) -> Option<FinalBookmark<'a>> {
+) -> (Option<FinalBookmark<'a>>, AnswerStart) {
     let (context, server) = (exchange.context, exchange.route.address);
-    let continued = exchange.expiry.as_ref().and_then(Expiry::handed_over);
+    let continued = exchange.resumed.and_then(|it| it.handed_over.as_ref());
     let is_long = context.kind != RequestKind::Short;
-    is_long.then(|| FinalBookmark::of(context, server, response, late, continued))
+    let bookmark = is_long.then(|| FinalBookmark::of(context, server, response, late, continued));
+    let start = match exchange.avoids_410 {
+        true => answer_start(exchange.resumed, response),
+        false => None,
+    };
+    (bookmark, start)
 }
 
 /// What is passed on of the answer `response`, and first of its body. `None`: nobody is to get it. In this order: each
@@ -138,24 +143,23 @@ async fn begin(
 ) -> Result<Option<Beginning>, ExchangeFailure> {
     let status = response.status;
     let snapshot = || exchange.context.shared.published.snapshot.load();
-    let expiry = exchange.expiry.as_ref();
-    if status.is_success() && expiry.is_none() && exchange.overlay.is_none() {
+    if status.is_success() && !exchange.avoids_410 && exchange.overlay.is_none() {
         return Ok(Some(as_it_is(response, up)));
     }
     if let Some(of_resource) = not_executed(exchange.route.server_kind, &response) {
         return Err(ExchangeFailure::NotExecuted { of_resource });
     }
-    let read = if status == StatusCode::GONE && expiry.is_some() {
+    let read = if status == StatusCode::GONE && exchange.avoids_410 {
         ReadKind::Expired
-    } else if expiry.is_some_and(|it| !it.accepts(&response)) {
+    } else if let Some(watch) = exchange.resumed
+        && !watch.accepts(&response)
+    {
         // Who is overloaded, or builds a watch cache, may go on later.
         let of_resource = false;
-        return Err(
-            match (status.as_u16(), expiry.and_then(Expiry::handed_over)) {
-                (429 | 503, Some(_)) => ExchangeFailure::NotExecuted { of_resource },
-                _ => ExchangeFailure::NotContinued,
-            },
-        );
+        return Err(match (status.as_u16(), &watch.handed_over) {
+            (429 | 503, Some(_)) => ExchangeFailure::NotExecuted { of_resource },
+            _ => ExchangeFailure::NotContinued,
+        });
     } else if turned_away::is_possible(status)
         && turned_away::may_be(&exchange.asking(), &snapshot(), &response)
     {
@@ -256,8 +260,8 @@ async fn ask(
 /// Resolves when the answer is not waited for any longer.
 async fn answer_timeout(exchange: &Exchange<'_>, sent: &AtomicBool) -> ExchangeFailure {
     let too_late = async {
-        match &exchange.expiry {
-            Some(expiry) => expiry.answer_timeout().await,
+        match exchange.resumed {
+            Some(_) => rare(|| tokio::time::sleep(ANSWER_TIMEOUT)).await,
             None => std::future::pending().await,
         }
     };

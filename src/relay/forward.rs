@@ -25,7 +25,7 @@ use self::tries::{Kept, Tries};
 use crate::net::rare;
 use crate::relay::answer::Refusal;
 use crate::relay::client::{ClientSession, Outflow, VerificationPermit};
-use crate::relay::exchange::{self, Delivered, Exchange, Expiry, Leaving, Upload};
+use crate::relay::exchange::{self, Delivered, Exchange, Leaving, Upload};
 use crate::relay::exchange::{pass_event, pass_kept};
 use crate::relay::outcome::{ExchangeFailure, Outcome};
 use crate::relay::plan::{RequestContext, Route};
@@ -183,11 +183,8 @@ impl<'a> ForwardedRequest<'a> {
         })?;
         let resumed = tries.and_then(Tries::resumed);
         let resumes = context.resume.is_some() && !context.rerouted && !upload.is_expected();
-        exchange.expiry = match resumed {
-            Some(watch) => Some(Expiry::Asked(watch)),
-            None if resumes && context.kind == RequestKind::Long => Some(Expiry::Ask),
-            None => None,
-        };
+        exchange.resumed = resumed;
+        exchange.avoids_410 = resumed.is_some() || resumes && context.kind == RequestKind::Long;
         let tried = tries.map_or(Some(&[][..]), Tries::may_leave);
         exchange.leaving = tried.map(|tried| Leaving {
             reads: resumed.is_some() || context.kind == RequestKind::Short && context.is_safe(),
@@ -231,7 +228,8 @@ impl<'a> ForwardedRequest<'a> {
             token: self.token,
             permit: self.permit.as_ref(),
             leaving: None,
-            expiry: None,
+            avoids_410: false,
+            resumed: None,
             overlay: overlay.transpose()?,
         };
         Ok((exchange, header))

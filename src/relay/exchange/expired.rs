@@ -11,31 +11,21 @@ use pingora_http::ResponseHeader;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Instant, timeout_at};
 
-use crate::net::{lock, rare};
+use crate::net::lock;
 use crate::relay::outcome::{ExchangeFailure, Expired, ExpiredEvent};
 use crate::relay::upstream::UpstreamSession;
 use crate::relay::watch::Watch;
 use crate::request::headers::GOES_ON;
 use crate::watches::frames::FrameFormat;
 use crate::watches::frames::first_event::{FirstEvent, FirstLook};
-use crate::watches::metrics::WatchMetrics;
 
 /// Time until another server's answer begins.
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
+pub(super) const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 /// Time for a 410 after the header of an answer: kube-apiserver sends both at once. Until then a watch keeps its request.
 const QUIET: Duration = Duration::from_secs(3);
 /// Time for the rest of an ERROR event, or of the body of a 410.
 pub(super) const REST_TIMEOUT: Duration = Duration::from_secs(3);
 const GONE: i32 = 410;
-
-/// What becomes of a 410 that does not pass.
-#[derive(Clone, Copy)]
-pub enum Expiry<'a> {
-    /// Other servers are asked.
-    Ask,
-    /// This server is asked because another one has answered 410.
-    Asked(&'a ResumedWatch),
-}
 
 /// A watch that is to go on at another server.
 #[derive(Default)]
@@ -45,7 +35,7 @@ pub struct ResumedWatch {
     /// Held while a server is asked.
     permit: Mutex<Option<OwnedSemaphorePermit>>,
     /// Its server has stopped: the answer goes on where it did.
-    handed_over: Option<Arc<Watch>>,
+    pub(super) handed_over: Option<Arc<Watch>>,
     /// When the answer began that goes on with it.
     accepted: OnceLock<Instant>,
 }
@@ -88,78 +78,32 @@ impl ResumedWatch {
     pub fn end_asking(&self) {
         drop(lock(&self.permit).take());
     }
-}
 
-impl Expiry<'_> {
-    /// The watch that this server is asked to go on with.
-    fn asked(&self) -> Option<&ResumedWatch> {
-        match self {
-            Expiry::Asked(watch) => Some(watch),
-            Expiry::Ask => None,
-        }
-    }
-
-    pub(super) fn is_asked(&self) -> bool {
-        matches!(self, Expiry::Asked(_))
-    }
-
-    /// Whether the client has a header of another server.
-    pub(super) fn is_begun(&self) -> bool {
-        self.asked().is_some_and(|watch| watch.begun().is_some())
-    }
-
-    /// The watch that goes on with the answer.
-    pub(super) fn handed_over(&self) -> Option<&Arc<Watch>> {
-        self.asked()?.handed_over.as_ref()
-    }
-
-    /// The client gets a header with this `Content-Type`.
-    pub(super) fn begins(&self, response: &ResponseHeader) {
-        if let Some(watch) = self.asked() {
-            let content_type = || response.headers.get(CONTENT_TYPE).cloned();
-            watch.begun.get_or_init(content_type);
-        }
-    }
-
-    /// Resolves when a server has had its time to answer.
-    pub(super) async fn answer_timeout(&self) {
-        match self.is_asked() {
-            true => rare(|| tokio::time::sleep(ANSWER_TIMEOUT)).await,
-            false => std::future::pending().await,
-        }
+    /// The client gets a header with this `Content-Type`, if it has none; returns whether it had none.
+    pub(super) fn begins(&self, response: &ResponseHeader) -> bool {
+        let content_type = response.headers.get(CONTENT_TYPE).cloned();
+        self.begun.set(content_type).is_ok()
     }
 
     /// Whether an answer can be passed.
     pub(super) fn accepts(&self, response: &ResponseHeader) -> bool {
-        let Some(watch) = self.asked() else {
-            return true;
-        };
         // It goes on where the one before has ended.
         let content_type = response.headers.get(CONTENT_TYPE);
         let format = FrameFormat::of_answer(&response.headers);
-        let is_alike = match &watch.handed_over {
+        let is_alike = match &self.handed_over {
             // An answer with a length is no stream of a watch.
             Some(watch) => {
                 format == Some(watch.format()) && !response.headers.contains_key(CONTENT_LENGTH)
             }
-            None => watch
-                .begun()
-                .is_none_or(|begun| begun.as_ref() == content_type),
+            None => self.begun().is_none_or(|it| it.as_ref() == content_type),
         };
         let accepted = is_alike && format.is_some() && response.status == StatusCode::OK;
         if accepted {
             // The watch may stay open for hours.
-            watch.end_asking();
-            watch.accepted.get_or_init(Instant::now);
+            self.end_asking();
+            self.accepted.get_or_init(Instant::now);
         }
         accepted
-    }
-
-    /// Counts a watch that another server serves, as soon as that is known.
-    pub(super) fn avoided(&self, metrics: &WatchMetrics) {
-        if self.is_asked() && self.handed_over().is_none() {
-            metrics.expired(true);
-        }
     }
 }
 
@@ -193,20 +137,17 @@ impl BeginningBody {
 
 /// What is to be looked at of an answer with this header, which passes.
 pub(super) fn answer_start(
-    expiry: Expiry<'_>,
-    metrics: &WatchMetrics,
+    resumed: Option<&ResumedWatch>,
     response: &ResponseHeader,
 ) -> AnswerStart {
     // The length of one answer cannot be that of another.
     let is_watch =
         response.status == StatusCode::OK && !response.headers.contains_key(CONTENT_LENGTH);
+    let is_begun = resumed.is_some_and(|watch| watch.begun().is_some());
     let format = FrameFormat::of_answer(&response.headers);
-    let Some(format) = format.filter(|_| is_watch || expiry.is_begun()) else {
-        expiry.avoided(metrics);
-        return None;
-    };
+    let format = format.filter(|_| is_watch || is_begun)?;
     Some(Box::new(BeginningBody {
-        is_asked: expiry.is_asked(),
+        is_asked: resumed.is_some(),
         first: FirstEvent::new(format),
         content_type: response.headers.get(CONTENT_TYPE).cloned(),
         deadline: Instant::now() + QUIET,

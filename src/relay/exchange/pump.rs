@@ -17,7 +17,7 @@ use h2::SendStream;
 use http::HeaderMap;
 use pingora_core::{Error, ErrorType, OrErr};
 
-use super::expired::{AnswerStart, Expiry, PieceError, next_piece};
+use super::expired::{AnswerStart, PieceError, ResumedWatch, next_piece};
 use super::upload::Upload;
 use super::watch_rest::WatchRest;
 use crate::log_throttle::log_rarely;
@@ -53,8 +53,10 @@ pub struct Exchange<'a> {
     pub permit: Option<&'a VerificationPermit>,
     /// Set if the request may be sent to another server if nothing comes from this one.
     pub leaving: Option<Leaving<'a>>,
-    /// What becomes of a 410, if it does not pass.
-    pub expiry: Option<Expiry<'a>>,
+    /// A 410 does not pass: other servers are asked.
+    pub avoids_410: bool,
+    /// Set if this server is asked because another one has answered 410, or has stopped.
+    pub resumed: Option<&'a ResumedWatch>,
     /// Set if something is to be added to a discovery document.
     pub overlay: Option<Box<Overlay>>,
 }
@@ -88,15 +90,10 @@ impl Exchange<'_> {
         self.route.row == Row::Rerouted
     }
 
-    /// Whether its server is to go on with a watch of another one.
-    pub(super) fn is_asked(&self) -> bool {
-        self.expiry.is_some_and(|it| it.is_asked())
-    }
-
-    /// Nothing that was looked at of the answer was a 410.
+    /// Nothing that was looked at of the answer was a 410: counts a watch that another server serves.
     pub(super) fn avoided(&self) {
-        if let Some(expiry) = &self.expiry {
-            expiry.avoided(&self.context.shared.metrics.watches);
+        if self.resumed.is_some_and(|it| it.handed_over.is_none()) {
+            self.context.shared.metrics.watches.expired(true);
         }
     }
 
@@ -397,7 +394,7 @@ pub(super) async fn stream(
     final_bookmark: Option<&FinalBookmark<'_>>,
 ) -> Result<Delivered, ExchangeFailure> {
     let server = exchange.route.address;
-    let is_handed_over = exchange.expiry.is_some_and(|it| it.handed_over().is_some());
+    let is_handed_over = exchange.resumed.is_some_and(|it| it.handed_over.is_some());
     // A short request has no room for it.
     let mut termination = final_bookmark.map(|it| rare(|| termination(exchange, it)));
     let mut writer = exchange.answer_writer(up.content_length()).of(&up);

@@ -64,7 +64,7 @@ pub(super) async fn read_first(
         // It broke off: nothing was passed on.
         (Err(_), ReadKind::TurnedAway | ReadKind::NotUnderstood) => return Ok(None),
         (Err(_), ReadKind::NotFound) => return Err(ExchangeFailure::DoubtfulNotFound(None)),
-        (Err(_), ReadKind::Expired) if exchange.is_asked() => {
+        (Err(_), ReadKind::Expired) if exchange.resumed.is_some() => {
             return Err(ExchangeFailure::NotContinued);
         }
         // A watch changes nothing.
@@ -112,7 +112,7 @@ fn after_410(
             ExchangeFailure::Expired(Expired::Answer(answer))
         }));
     }
-    if exchange.is_asked() {
+    if exchange.resumed.is_some() {
         return Err(ExchangeFailure::NotContinued);
     }
     let metrics = &exchange.context.shared.metrics.watches;

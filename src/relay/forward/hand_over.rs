@@ -19,7 +19,7 @@ use super::ForwardedRequest;
 use crate::metrics::Open;
 use crate::net::boxed;
 use crate::relay::client::ClientSession;
-use crate::relay::exchange::{self, Delivered, Expiry, Leaving, ResumedWatch, Upload, WatchRest};
+use crate::relay::exchange::{self, Delivered, Leaving, ResumedWatch, Upload, WatchRest};
 use crate::relay::outcome::{ExchangeFailure, Outcome};
 use crate::relay::plan::{self, RequestContext};
 use crate::relay::shared::Shared;
@@ -366,7 +366,8 @@ impl<'a, M: MakeContext> HandOver<'a, M> {
         let request = request.map_err(|_| ExchangeFailure::NotContinued)?;
         let exchange = request.exchange(&route, &mut upload, request.is_unauthenticated);
         let (mut exchange, header) = exchange.map_err(|_| ExchangeFailure::NotContinued)?;
-        exchange.expiry = Some(Expiry::Asked(resumed));
+        exchange.avoids_410 = true;
+        exchange.resumed = Some(resumed);
         exchange.leaving = Some(Leaving {
             reads: true,
             has_answer: true,
