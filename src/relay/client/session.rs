@@ -47,8 +47,8 @@ pub struct ClientStream {
     has_body: bool,
     /// Until the answer's header was written.
     respond: Option<SendResponse<Bytes>>,
-    /// From then on to the answer's end, unless it was taken.
-    writer: Option<SendStream<Bytes>>,
+    /// From then on to the answer's end, unless it was taken for the answer's body: then nothing can be written here.
+    pub writer: Option<SendStream<Bytes>>,
 }
 
 impl ClientSession {
@@ -94,14 +94,22 @@ impl ClientSession {
     /// Sends `100 Continue`. pingora would take it for the final answer, and close the connection because it came before
     /// the body's end.
     pub async fn write_continue(&mut self) -> pingora_core::Result<()> {
-        let session = match self {
-            Self::H1(session) => session,
-            Self::H2(stream) => return stream.write_continue(),
-        };
-        session.set_close_on_response_before_downstream_finish(false);
-        let written = Box::pin(session.write_continue_response()).await;
-        session.set_close_on_response_before_downstream_finish(true);
-        written
+        match self {
+            Self::H1(session) => {
+                session.set_close_on_response_before_downstream_finish(false);
+                let written = Box::pin(session.write_continue_response()).await;
+                session.set_close_on_response_before_downstream_finish(true);
+                written
+            }
+            Self::H2(stream) => {
+                let respond = stream.respond.as_mut();
+                let respond = respond.or_err(ErrorType::InternalError, WRITING)?;
+                let mut interim = Response::new(());
+                *interim.status_mut() = StatusCode::CONTINUE;
+                let sent = respond.send_informational(interim);
+                sent.or_err(ErrorType::WriteError, WRITING)
+            }
+        }
     }
 
     /// Asks the client to send no more requests on this connection: GOAWAY over HTTP/2, `Connection: close` over
@@ -118,7 +126,7 @@ impl ClientSession {
     pub async fn read_body(&mut self) -> pingora_core::Result<Option<Bytes>> {
         match self {
             Self::H1(session) => Box::pin(session.read_request_body()).await,
-            Self::H2(stream) => stream.read_body().await,
+            Self::H2(stream) => receive(&mut stream.body, READING).await,
         }
     }
 
@@ -131,36 +139,68 @@ impl ClientSession {
                 poll_fn(|context| stream.poll_gone(context)).await;
                 Error::e_explain(ErrorType::H2Error, READING)
             }
-            Self::H2(stream) => stream.read_body().await,
+            Self::H2(stream) => receive(&mut stream.body, READING).await,
         }
     }
 
     /// Writes the answer's header; `end`: there is no body.
     pub async fn write_header(
         &mut self,
-        header: Box<ResponseHeader>,
+        mut header: Box<ResponseHeader>,
         end: bool,
     ) -> pingora_core::Result<()> {
-        match self {
-            Self::H1(session) => Box::pin(session.write_response_header(header)).await,
-            Self::H2(stream) => stream.write_header(header, end),
+        let stream = match self {
+            Self::H1(session) => return Box::pin(session.write_response_header(header)).await,
+            Self::H2(stream) => stream,
+        };
+        // [`Self::write_continue`] writes the only interim answer that clients get.
+        if header.status.is_informational() {
+            return Ok(());
         }
+        let respond = stream.respond.take();
+        let mut respond = respond.or_err(ErrorType::InternalError, WRITING)?;
+        if header.version != Version::HTTP_2 {
+            for name in [&TRANSFER_ENCODING, &UPGRADE] {
+                header.remove_header(name);
+            }
+        }
+        if !header.headers.contains_key(DATE) {
+            header.insert_header(DATE, get_cached_date())?;
+        }
+        let response = Response::from_parts((*header).into(), ());
+        let sent = respond.send_response(response, end);
+        let writer = sent.or_err(ErrorType::WriteError, WRITING)?;
+        stream.writer = (!end).then_some(writer);
+        Ok(())
     }
 
     /// Writes a piece of the answer's body; `end`: it is the last.
-    pub async fn write_body(&mut self, data: Bytes, end: bool) -> pingora_core::Result<()> {
-        match self {
-            Self::H1(session) => Box::pin(session.write_response_body(data, end)).await,
-            Self::H2(stream) => stream.write_body(data, end).await,
+    pub async fn write_body(&mut self, mut data: Bytes, end: bool) -> pingora_core::Result<()> {
+        let stream = match self {
+            Self::H1(session) => return Box::pin(session.write_response_body(data, end)).await,
+            Self::H2(stream) => stream,
+        };
+        let writer = stream.writer.as_mut();
+        let writer = writer.or_err(ErrorType::InternalError, WRITING)?;
+        while !poll_fn(|context| poll_send(writer, &mut data, end, context))
+            .await
+            .or_err(ErrorType::WriteError, WRITING)?
+        {}
+        if end {
+            stream.writer = None;
         }
+        Ok(())
     }
 
     /// Writes the trailers, which end the answer. HTTP/1 has none.
     pub fn write_trailers(&mut self, trailers: HeaderMap) -> pingora_core::Result<()> {
-        match self {
-            Self::H1(_) => Ok(()),
-            Self::H2(stream) => stream.write_trailers(trailers),
-        }
+        let Self::H2(stream) = self else {
+            return Ok(());
+        };
+        let writer = stream.writer.take();
+        let mut writer = writer.or_err(ErrorType::InternalError, WRITING)?;
+        let sent = writer.send_trailers(trailers);
+        sent.or_err(ErrorType::WriteError, WRITING)
     }
 
     /// Resolves when the client of an HTTP/2 stream has reset it or closed its connection.
@@ -177,10 +217,15 @@ impl ClientSession {
 
     /// Ends the answer's body.
     pub async fn finish_body(&mut self) -> pingora_core::Result<()> {
-        match self {
-            Self::H1(session) => Box::pin(session.finish_body()).await,
-            Self::H2(stream) => stream.finish(),
-        }
+        let stream = match self {
+            Self::H1(session) => return Box::pin(session.finish_body()).await,
+            Self::H2(stream) => stream,
+        };
+        let Some(mut writer) = stream.writer.take() else {
+            return Ok(());
+        };
+        let sent = writer.send_data(Bytes::new(), true);
+        sent.or_err(ErrorType::WriteError, WRITING)
     }
 
     /// Closes an HTTP/1 connection after this answer.
@@ -194,7 +239,11 @@ impl ClientSession {
     pub async fn abort(&mut self, reason: Reason) {
         match self {
             Self::H1(session) => Box::pin(session.shutdown()).await,
-            Self::H2(stream) => stream.reset(reason),
+            Self::H2(stream) => match (&mut stream.writer, &mut stream.respond) {
+                (Some(writer), _) => writer.send_reset(reason),
+                (None, Some(respond)) => respond.send_reset(reason),
+                (None, None) => {}
+            },
         }
     }
 }
@@ -213,11 +262,6 @@ impl ClientStream {
         }
     }
 
-    /// The sending half, for the answer's body. Once it is taken, nothing can be written here.
-    pub fn take_writer(&mut self) -> Option<SendStream<Bytes>> {
-        self.writer.take()
-    }
-
     fn poll_gone(&mut self, context: &mut Context<'_>) -> Poll<()> {
         match (&mut self.writer, &mut self.respond) {
             (Some(writer), _) => writer.poll_reset(context).map(drop),
@@ -228,82 +272,6 @@ impl ClientStream {
 
     fn is_body_done(&self) -> bool {
         !self.has_body || self.body.is_end_stream()
-    }
-
-    async fn read_body(&mut self) -> pingora_core::Result<Option<Bytes>> {
-        receive(&mut self.body, READING).await
-    }
-
-    fn write_header(
-        &mut self,
-        mut header: Box<ResponseHeader>,
-        end: bool,
-    ) -> pingora_core::Result<()> {
-        // [`Self::write_continue`] writes the only interim answer that clients get.
-        if header.status.is_informational() {
-            return Ok(());
-        }
-        let respond = self.respond.take();
-        let mut respond = respond.or_err(ErrorType::InternalError, WRITING)?;
-        if header.version != Version::HTTP_2 {
-            for name in [&TRANSFER_ENCODING, &UPGRADE] {
-                header.remove_header(name);
-            }
-        }
-        if !header.headers.contains_key(DATE) {
-            header.insert_header(DATE, get_cached_date())?;
-        }
-        let response = Response::from_parts((*header).into(), ());
-        let sent = respond.send_response(response, end);
-        let writer = sent.or_err(ErrorType::WriteError, WRITING)?;
-        self.writer = (!end).then_some(writer);
-        Ok(())
-    }
-
-    /// Writes `100 Continue`.
-    fn write_continue(&mut self) -> pingora_core::Result<()> {
-        let respond = self.respond.as_mut();
-        let respond = respond.or_err(ErrorType::InternalError, WRITING)?;
-        let mut interim = Response::new(());
-        *interim.status_mut() = StatusCode::CONTINUE;
-        let sent = respond.send_informational(interim);
-        sent.or_err(ErrorType::WriteError, WRITING)
-    }
-
-    async fn write_body(&mut self, mut data: Bytes, end: bool) -> pingora_core::Result<()> {
-        let writer = self.writer.as_mut();
-        let writer = writer.or_err(ErrorType::InternalError, WRITING)?;
-        while !poll_fn(|context| poll_send(writer, &mut data, end, context))
-            .await
-            .or_err(ErrorType::WriteError, WRITING)?
-        {}
-        if end {
-            self.writer = None;
-        }
-        Ok(())
-    }
-
-    fn write_trailers(&mut self, trailers: HeaderMap) -> pingora_core::Result<()> {
-        let writer = self.writer.take();
-        let mut writer = writer.or_err(ErrorType::InternalError, WRITING)?;
-        let sent = writer.send_trailers(trailers);
-        sent.or_err(ErrorType::WriteError, WRITING)
-    }
-
-    fn finish(&mut self) -> pingora_core::Result<()> {
-        let Some(mut writer) = self.writer.take() else {
-            return Ok(());
-        };
-        let sent = writer.send_data(Bytes::new(), true);
-        sent.or_err(ErrorType::WriteError, WRITING)
-    }
-
-    fn reset(&mut self, reason: Reason) {
-        match (&mut self.writer, &mut self.respond) {
-            (Some(writer), _) => writer.send_reset(reason),
-            (None, Some(respond)) => respond.send_reset(reason),
-            (None, None) => {}
-        }
     }
 }
 

@@ -478,7 +478,7 @@ fn duplex(
 ) -> Option<SendStream<Bytes>> {
     let is_watch = final_bookmark.is_some_and(FinalBookmark::is_watch);
     match down {
-        ClientSession::H2(stream) if upload.is_expected() && !is_watch => stream.take_writer(),
+        ClientSession::H2(stream) if upload.is_expected() && !is_watch => stream.writer.take(),
         _ => None,
     }
 }
