@@ -102,7 +102,7 @@ impl Upload {
             return;
         }
         self.writer = match up {
-            UpstreamSession::H2(stream) => stream.take_writer(),
+            UpstreamSession::H2(stream) => stream.writer.take(),
             UpstreamSession::H1(_) => None,
         };
         self.refused = false;

@@ -52,7 +52,7 @@ pub struct UpstreamStream {
     requests: Option<SendRequest<Bytes>>,
     response: Option<ResponseFuture>,
     /// For the request's body.
-    writer: Option<SendStream<Bytes>>,
+    pub writer: Option<SendStream<Bytes>>,
     body: Option<RecvStream>,
     /// Bytes of the piece that was read last. Its server may send as much more once the next one is asked for: until
     /// then the piece is on its way to the client, and counts as unread.
@@ -176,16 +176,36 @@ impl UpstreamSession {
     /// Whether the whole answer was read. A stream that was reset is not complete.
     pub fn is_complete(&mut self) -> bool {
         match self {
-            Self::H2(stream) => stream.is_complete(),
+            Self::H2(stream) => stream.body.as_mut().is_some_and(|body| {
+                // A stream that was reset has ended, too: its error comes instead of data.
+                body.is_end_stream() && {
+                    let mut context = Context::from_waker(Waker::noop());
+                    matches!(body.poll_data(&mut context), Poll::Ready(None))
+                }
+            }),
             Self::H1(session) => session.is_body_done(),
         }
     }
 
     /// The trailers after the answer's body.
     pub async fn read_trailers(&mut self) -> pingora_core::Result<Option<HeaderMap>> {
-        match self {
-            Self::H2(stream) => stream.read_trailers().await,
-            Self::H1(_) => Ok(None),
+        let body = match self {
+            Self::H2(stream) => stream.body.as_mut(),
+            Self::H1(_) => None,
+        };
+        let Some(body) = body else {
+            return Ok(None);
+        };
+        match body.trailers().await {
+            // The server is going away, or needs no more of the request.
+            Err(error)
+                if (error.is_go_away() || error.is_reset())
+                    && error.is_remote()
+                    && error.reason() == Some(h2::Reason::NO_ERROR) =>
+            {
+                Ok(None)
+            }
+            trailers => trailers.or_err(ErrorType::ReadError, READING),
         }
     }
 
@@ -199,11 +219,6 @@ impl UpstreamSession {
 }
 
 impl UpstreamStream {
-    /// The sending half, for the request's body.
-    pub fn take_writer(&mut self) -> Option<SendStream<Bytes>> {
-        self.writer.take()
-    }
-
     async fn read_response(&mut self) -> pingora_core::Result<Box<ResponseHeader>> {
         let response = self.response.as_mut();
         let response = response.or_err(ErrorType::InternalError, READING)?;
@@ -219,7 +234,7 @@ impl UpstreamStream {
     }
 
     /// Reads a piece of the answer's body; `None` at its end.
-    pub fn poll_body(
+    fn poll_body(
         &mut self,
         context: &mut Context<'_>,
     ) -> Poll<pingora_core::Result<Option<Bytes>>> {
@@ -230,36 +245,6 @@ impl UpstreamStream {
         let piece = ready!(poll_receive(body, READING, context))?;
         self.passing = piece.as_ref().map_or(0, Bytes::len);
         Poll::Ready(Ok(piece))
-    }
-
-    /// As [`UpstreamSession::is_complete`].
-    pub fn is_complete(&mut self) -> bool {
-        let Some(body) = &mut self.body else {
-            return false;
-        };
-        // A stream that was reset has ended, too: its error comes instead of data.
-        body.is_end_stream() && {
-            let mut context = Context::from_waker(Waker::noop());
-            matches!(body.poll_data(&mut context), Poll::Ready(None))
-        }
-    }
-
-    /// As [`UpstreamSession::read_trailers`].
-    pub async fn read_trailers(&mut self) -> pingora_core::Result<Option<HeaderMap>> {
-        let Some(body) = &mut self.body else {
-            return Ok(None);
-        };
-        match body.trailers().await {
-            // The server is going away, or needs no more of the request.
-            Err(error)
-                if (error.is_go_away() || error.is_reset())
-                    && error.is_remote()
-                    && error.reason() == Some(h2::Reason::NO_ERROR) =>
-            {
-                Ok(None)
-            }
-            trailers => trailers.or_err(ErrorType::ReadError, READING),
-        }
     }
 }
 
