@@ -30,7 +30,7 @@ use crate::relay::plan::{RequestContext, Route};
 use crate::relay::upstream::{
     ConnectionChoice, ConnectionPool, RequestKind, Token, UpstreamSession,
 };
-use crate::relay::watch::{Dependencies, FinalBookmark, until_terminated};
+use crate::relay::watch::{Dependencies, FinalBookmark, Watch, until_terminated};
 use crate::request::headers::GOES_ON;
 use crate::routing::decide::Row;
 use crate::watches::follower::NotContinued;
@@ -230,7 +230,7 @@ impl<'s, 'w> Answer<'s, 'w> {
         if data.is_empty() && !last {
             return None;
         }
-        if let Some(watch) = self.final_bookmark.filter(|it| it.is_watch()) {
+        if let Some(watch) = self.final_bookmark.and_then(FinalBookmark::watch) {
             return self.pass_frames(watch, down, data, last).await;
         }
         let sent = match self.duplex {
@@ -246,7 +246,7 @@ impl<'s, 'w> Answer<'s, 'w> {
     /// Passes on the frames of a watch that are whole with this piece.
     async fn pass_frames(
         &mut self,
-        watch: &FinalBookmark<'_>,
+        watch: &Watch,
         down: &mut ClientSession,
         mut data: Bytes,
         last: bool,
@@ -476,9 +476,11 @@ fn duplex(
     upload: &Upload,
     final_bookmark: Option<&FinalBookmark<'_>>,
 ) -> Option<SendStream<Bytes>> {
-    let is_watch = final_bookmark.is_some_and(FinalBookmark::is_watch);
+    let watch = final_bookmark.and_then(FinalBookmark::watch);
     match down {
-        ClientSession::H2(stream) if upload.is_expected() && !is_watch => stream.writer.take(),
+        ClientSession::H2(stream) if upload.is_expected() && watch.is_none() => {
+            stream.writer.take()
+        }
         _ => None,
     }
 }

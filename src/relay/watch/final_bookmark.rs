@@ -9,7 +9,6 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
 use http::StatusCode;
 use http::header::{CONTENT_LENGTH, HeaderValue};
 use pingora_core::{Error, ErrorType};
@@ -19,14 +18,13 @@ use tokio::time::{Instant, timeout, timeout_at};
 
 use super::watched::Watch;
 use crate::metrics::Open;
-use crate::relay::client::{AnswerWriter, ClientSession};
+use crate::relay::client::ClientSession;
 use crate::relay::plan::RequestContext;
 use crate::relay::shared::Shared;
 use crate::relay::upstream::RequestKind;
 use crate::request::headers::GOES_ON;
 use crate::request::info::{Target, Verb};
 use crate::shutdown::{DRAIN_SHARE, ShutdownPhase};
-use crate::watches::follower::NotContinued;
 use crate::watches::frames::FrameFormat;
 
 /// Longest wait for etcd: a little longer than kubeadm's etcd takes to report its progress.
@@ -43,7 +41,7 @@ const LATE_DEADLINES: [f64; 2] = [0.5, 0.8];
 /// How long events that a client has missed may take, and the time between two looks whether there is a bookmark.
 const HEAD_START: Duration = Duration::from_secs(1);
 
-/// Writes the final bookmark of a watch. Passes anything else as it is.
+/// Writes the final bookmark of a watch. Other long-running requests have none.
 pub struct FinalBookmark<'a> {
     pub shared: &'a Shared,
     /// The request began during the drain: it ends last.
@@ -109,26 +107,9 @@ impl<'a> FinalBookmark<'a> {
         (!self.shared.shutdown.is_leaving()).then(|| watch.clone())
     }
 
-    pub fn is_watch(&self) -> bool {
-        self.watch.is_some()
-    }
-
-    /// Takes what was read of the answer from `data`, and returns what is to be written next; `None`: all was taken.
-    pub fn next(&self, data: &mut Bytes) -> Result<Option<Bytes>, NotContinued> {
-        match &self.watch {
-            Some(watch) => watch.next(data),
-            None => Ok(Some(std::mem::take(data)).filter(|data| !data.is_empty())),
-        }
-    }
-
-    /// A piece of a watch was written. Counts what is kept of an event. Above the budget the watch goes on unread.
-    pub fn wrote(&self, writer: &mut AnswerWriter<'_>) {
-        if let Some(watch) = &self.watch {
-            watch.passed.notify_one();
-            if !writer.keeps(watch.kept()) {
-                watch.give_up();
-            }
-        }
+    /// The watch whose frames are passed on.
+    pub fn watch(&self) -> Option<&Watch> {
+        self.watch.as_deref()
     }
 
     /// Resolves when the drain ends the stream and etcd's answer is as complete as it will be.

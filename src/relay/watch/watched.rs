@@ -12,6 +12,7 @@ use tokio::time::{Instant, timeout_at};
 use crate::kube::gvr::{Gvr, GvrRef, ResourceKind, api_version};
 use crate::kube::version::KubernetesVersion;
 use crate::net::lock;
+use crate::relay::client::AnswerWriter;
 use crate::relay::plan::RequestContext;
 use crate::relay::shared::Shared;
 use crate::request::again::WatchRequest;
@@ -181,14 +182,13 @@ impl Watch {
         lock(&self.follower).frames.at_boundary()
     }
 
-    /// Memory that is kept of a half frame.
-    pub fn kept(&self) -> usize {
-        lock(&self.follower).frames.kept()
-    }
-
-    /// Nothing is kept of it any more.
-    pub fn give_up(&self) {
-        lock(&self.follower).give_up();
+    /// A piece was written. Counts what is kept of an event. Above the budget the watch goes on unread.
+    pub fn wrote(&self, writer: &mut AnswerWriter<'_>) {
+        self.passed.notify_one();
+        let mut follower = lock(&self.follower);
+        if !writer.keeps(follower.frames.kept()) {
+            follower.give_up();
+        }
     }
 
     /// Who serves it.
