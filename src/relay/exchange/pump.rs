@@ -210,7 +210,7 @@ impl<'s, 'w> Answer<'s, 'w> {
             Ok(None) => rare(|| self.end(down, up.read_trailers())).await,
             Err(PieceError::BrokeOff(error)) => {
                 log_break(server, &error);
-                rare(|| self.break_off(down)).await
+                rare(|| self.end_early(down, true)).await
             }
             Err(PieceError::Failed(failure)) => return Err(failure),
         };
@@ -312,30 +312,20 @@ impl<'s, 'w> Answer<'s, 'w> {
         End::after(ending.await.map(|()| true))
     }
 
-    /// The connection to the server broke. A watch may end as if its apiserver had ended it: a reset would make the client
-    /// list again.
-    async fn break_off(&mut self, down: &mut ClientSession) -> Option<End> {
+    /// The proxy ends a long-running request, or (`is_broken`) the connection to the server broke. Then a watch may end as if
+    /// its apiserver had ended it: a reset would make the client list again.
+    pub(super) async fn end_early(
+        &mut self,
+        down: &mut ClientSession,
+        is_broken: bool,
+    ) -> Option<End> {
         let Some(final_bookmark) = self.final_bookmark else {
             return Some(End::Broken);
         };
-        let written = final_bookmark.after_break(down).await;
-        self.ended_early(down, written)
-    }
-
-    /// The proxy ends a long-running request.
-    pub(super) async fn end_early(&mut self, down: &mut ClientSession) -> Option<End> {
-        let written = match self.final_bookmark {
-            Some(final_bookmark) => final_bookmark.write(down).await,
-            None => Ok(()),
+        let written = match is_broken {
+            true => final_bookmark.after_break(down).await,
+            false => final_bookmark.write(down).await,
         };
-        self.ended_early(down, written)
-    }
-
-    fn ended_early(
-        &mut self,
-        down: &mut ClientSession,
-        written: pingora_core::Result<()>,
-    ) -> Option<End> {
         let ended = written.and_then(|()| self.end_body(down, None));
         Some(ended.map_or(End::Broken, |()| End::Early))
     }
@@ -433,7 +423,7 @@ pub(super) async fn stream(
                 taken.is_err().then_some(End::Broken)
             }
             Some(()) = async { termination.as_mut()?.await; Some(()) }, if !full => {
-                rare(|| answer.end_early(down)).await
+                rare(|| answer.end_early(down, false)).await
             }
         };
         let Some(end) = end else { continue };

@@ -215,7 +215,7 @@ impl Passing<'_, '_> {
         let end = match event {
             Event::ClientGone => Some(End::Broken),
             Event::Left => return Err(LeaveReason::ShutsDown),
-            Event::Terminated => self.answer.end_early(self.down).await,
+            Event::Terminated => self.answer.end_early(self.down, false).await,
             Event::Read(Ok(Some(data))) => self.answer.pass(self.down, data, false).await,
             Event::Read(Ok(None)) => match self.up.read_trailers().await {
                 Ok(trailers) if is_left(self.shared, self.rest, trailers.as_ref()) => {
