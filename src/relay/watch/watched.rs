@@ -367,7 +367,7 @@ impl ServedBy {
         let restores = shared.published.etcd.load().restores;
         let process = (restores, process);
         let ask = || {
-            let resource = resource?;
+            let resource = resource.filter(|_| !is_void)?;
             let kind = snapshot.kind_at(is_local, resource.borrow())?;
             let root = storage::root(&shared.config.etcd, kind, resource.borrow())?;
             shared.watches.stored_here.ask(Question {
@@ -383,10 +383,7 @@ impl ServedBy {
             version,
             process,
             restores,
-            stored: match is_void {
-                true => None,
-                false => ask(),
-            },
+            stored: ask(),
             change_log: None,
         }
     }
@@ -411,12 +408,8 @@ pub async fn unchanged_through(
     // For those that come back next from somewhat earlier, too.
     let from = since.saturating_sub(EARLIER).max(1);
     let change_log = change_logs.any(stored.root(), from, restores)?;
-    let both = async {
-        tokio::join!(
-            change_log.complete_through(asked + 1),
-            stored.answered(false)
-        )
-    };
+    let answered = stored.answered(false);
+    let both = async { tokio::join!(change_log.complete_through(asked + 1), answered) };
     let _ = timeout_at(end, both).await;
     let position = WatchPosition::all_of(since);
     let scope = storage::scope(resource.borrow(), namespace);
