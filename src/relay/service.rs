@@ -34,7 +34,7 @@ use crate::relay::plan::{self, RequestContext, Route, is_held_back};
 use crate::relay::shared::Shared;
 use crate::relay::upstream::{RequestKind, Tokens, Upstreams};
 use crate::request::again::WatchRequest;
-use crate::request::caller::{Caller, ClientConnection};
+use crate::request::caller::Caller;
 use crate::request::headers::{IF_READY, PEER_PROXIED, REROUTED, means_upgrade};
 use crate::request::info::{self, RequestInfo, Verb};
 use crate::request::token;
@@ -102,9 +102,9 @@ impl RelayService {
         downstream: &Arc<Downstream>,
     ) -> Outcome {
         // Boxed, so that its memory is given back before a watch waits for hours.
-        let (mut rest, watch) = match boxed(|| self.serve(session, downstream.clone())).await {
-            (Delivered::Ended(outcome), _) => return outcome,
-            (Delivered::Continues(rest), watch) => (rest, watch),
+        let (mut rest, begun) = match boxed(|| self.serve(session, downstream.clone())).await {
+            Ok(begun) => begun,
+            Err(outcome) => return outcome,
         };
         let outcome = loop {
             // Boxed, because tokio copies the future of every request when it begins.
@@ -119,9 +119,7 @@ impl RelayService {
                 }
             }
         };
-        if let Some(watch) = watch {
-            watch.ended(&downstream.client, outcome);
-        }
+        begun.entry.log(&downstream.client, &begun.caller, outcome);
         outcome
     }
 
@@ -176,16 +174,16 @@ impl RelayService {
         }
     }
 
-    /// Serves a request until its answer ends, or is a watch that has begun.
+    /// Serves a request until its answer ends (an error), or is a watch that has begun.
     async fn serve(
         &self,
         session: &mut ClientSession,
         downstream: Arc<Downstream>,
-    ) -> (Delivered, Option<Box<BegunWatch>>) {
+    ) -> Result<(Box<WatchRest>, Box<BegunWatch>), Outcome> {
         let started = Instant::now();
         let body_expected = session.has_body();
         let Some(mut header) = session.take_header() else {
-            return (Outcome::Broken.into(), None);
+            return Err(Outcome::Broken);
         };
         downstream.client.ask();
         // A copy, because the header's own holds everything that was read with it.
@@ -221,7 +219,7 @@ impl RelayService {
             }
         };
         let refusal = end.as_ref().err().map(|refused| refused.name());
-        let mut delivered = match end {
+        let delivered = match end {
             Ok(delivered) => delivered,
             Err(refused) => rare(|| answer_refused(&context, session, refused))
                 .await
@@ -235,8 +233,7 @@ impl RelayService {
             path: context.path.into(),
         };
         let permit = permit.filter(LargeHeaderPermit::is_large);
-        let watch = served(context, entry, moved.is_some(), permit, &mut delivered);
-        (delivered, watch)
+        served(context, entry, moved.is_some(), permit, delivered)
     }
 
     /// What a request is. `target`: its path and query.
@@ -379,34 +376,29 @@ struct BegunWatch {
     _large: Option<LargeHeaderPermit>,
 }
 
-impl BegunWatch {
-    fn ended(self, client: &ClientConnection, outcome: Outcome) {
-        self.entry.log(client, &self.caller, outcome);
-    }
-}
-
-/// Logs and counts a request that has ended, or returns the watch that has begun.
+/// Logs and counts a request that has ended (an error), or returns the watch that has begun.
 fn served(
     context: RequestContext<'_>,
     entry: AccessEntry<'_>,
     moved: bool,
     large: Option<LargeHeaderPermit>,
-    delivered: &mut Delivered,
-) -> Option<Box<BegunWatch>> {
+    delivered: Delivered,
+) -> Result<(Box<WatchRest>, Box<BegunWatch>), Outcome> {
     let span = context.meter.ended(entry.refusal);
     match delivered {
-        Delivered::Continues(rest) => {
+        Delivered::Continues(mut rest) => {
             rest.moved = moved;
-            Some(Box::new(BegunWatch {
+            let begun = BegunWatch {
                 entry: entry.into_owned(),
                 caller: context.caller,
                 _span: span,
                 _large: large,
-            }))
+            };
+            Ok((rest, Box::new(begun)))
         }
         Delivered::Ended(outcome) => {
-            entry.log(&context.downstream.client, &context.caller, *outcome);
-            None
+            entry.log(&context.downstream.client, &context.caller, outcome);
+            Err(outcome)
         }
     }
 }
