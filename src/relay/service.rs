@@ -259,7 +259,12 @@ impl RelayService {
         let authenticator = shared.callers.authenticator.load();
         let caller = authenticator.caller(&downstream.client, bearer, SystemTime::now());
         let class = VerbClass::of(&header.method, &info, kind);
-        let span = span(shared, &caller, header, path);
+        let span = shared.tracer.as_ref().and_then(|tracer| {
+            // Only an apiserver can verify other callers, also those of a peer.
+            let privileged = &shared.callers.privileged;
+            let trusted = privileged.user(&caller, &header.headers).is_some();
+            begin_span(tracer, trusted, header, path)
+        });
         let headers = &header.headers;
         let marked = headers.contains_key(REROUTED) || headers.contains_key(PEER_PROXIED);
         let accept = headers.get(ACCEPT);
@@ -454,23 +459,6 @@ fn unfit(
         true => Some(Refusal::NotInitialized),
         false => Some(refusal),
     }
-}
-
-/// Begins the request's span, if it is sampled.
-fn span(
-    shared: &Shared,
-    caller: &Caller,
-    header: &mut Parts,
-    path: &str,
-) -> Option<Box<RequestSpan>> {
-    let tracer = shared.tracer.as_ref()?;
-    // Only an apiserver can verify other callers, also those of a peer.
-    let trusted = shared
-        .callers
-        .privileged
-        .user(caller, &header.headers)
-        .is_some();
-    begin_span(tracer, trusted, header, path)
 }
 
 /// Counts a request while it is open.
