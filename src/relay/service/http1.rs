@@ -116,11 +116,7 @@ async fn read_session(
     let head = read_head(&mut stream, begun).await?;
     let mut session = ServerSession::new_http1(stream);
     session.set_keepalive(keepalive);
-    let parsed = match head {
-        Ok(head) => parse(&mut session, head).await,
-        Err(refusal) => Err(refusal),
-    };
-    match parsed {
+    match parse(&mut session, head).await {
         Ok(true) => Some(session),
         Ok(false) => None,
         Err(refusal) => {
@@ -136,8 +132,9 @@ async fn read_session(
     }
 }
 
-/// Lets pingora parse a head, and adds the fields that pingora could not read; `false`: there is no request.
-async fn parse(session: &mut ServerSession, head: Head) -> Result<bool, Refusal> {
+/// Lets pingora parse a head that was read, and adds the fields that pingora could not read; `false`: there is no request.
+async fn parse(session: &mut ServerSession, head: Result<Head, Refusal>) -> Result<bool, Refusal> {
+    let head = head?;
     session.set_pipelined_prefix(head.bytes);
     session.set_read_timeout(Some(HEADER_TIMEOUT));
     match session.read_request().await {
