@@ -289,12 +289,13 @@ pub fn names_a_path(http1: Option<&ServerSession>) -> bool {
 }
 
 fn is_path_or_url(target: &[u8]) -> bool {
-    target.starts_with(b"/")
-        || [&b"http://"[..], b"https://"].iter().any(|scheme| {
-            target
-                .get(..scheme.len())
-                .is_some_and(|start| start.eq_ignore_ascii_case(scheme))
-        })
+    target.starts_with(b"/") || begins(target, b"http://") || begins(target, b"https://")
+}
+
+/// Whether `text` begins like this, in any case.
+fn begins(text: &[u8], like: &[u8]) -> bool {
+    let start = text.get(..like.len());
+    start.is_some_and(|start| start.eq_ignore_ascii_case(like))
 }
 
 /// Whether the request has a host that is valid in HTTP/2, which apiservers are reached over, or no host where that is
@@ -322,11 +323,8 @@ pub fn has_one_length(http1: Option<&ServerSession>, headers: &HeaderMap) -> boo
 
 /// Whether a raw header has a Content-Length.
 fn names_a_length(raw: &[u8]) -> bool {
-    let name = CONTENT_LENGTH.as_str().as_bytes();
-    raw.split(|byte| *byte == b'\n').any(|line| {
-        let (start, rest) = line.split_at_checked(name.len()).unwrap_or_default();
-        start.eq_ignore_ascii_case(name) && rest.starts_with(b":")
-    })
+    let mut lines = raw.split(|byte| *byte == b'\n');
+    lines.any(|line| begins(line, b"content-length:"))
 }
 
 /// What a client expects before it sends its body.
