@@ -241,7 +241,8 @@ impl FrozenServers {
 }
 
 /// How many reads may be moved away from servers that are suspected: at first `ReadBudget::BURST`, later a tenth of all.
-/// One serving thread's.
+/// One serving thread's: how many reads have to come until nothing is spent.
+#[derive(Default)]
 pub struct ReadBudget(AtomicU32);
 
 impl ReadBudget {
@@ -250,23 +251,18 @@ impl ReadBudget {
 
     /// A read begins.
     pub fn read(&self) {
-        let left = self.0.load(Ordering::Relaxed);
-        let most = Self::BURST * Self::READS_PER_MOVE;
-        self.0.store((left + 1).min(most), Ordering::Relaxed);
+        let spent = self.0.load(Ordering::Relaxed);
+        self.0.store(spent.saturating_sub(1), Ordering::Relaxed);
     }
 
     /// Takes a move, if one is left.
     pub fn take(&self) -> bool {
-        let left = self.0.load(Ordering::Relaxed);
-        let after = left.checked_sub(Self::READS_PER_MOVE);
-        self.0.store(after.unwrap_or(left), Ordering::Relaxed);
-        after.is_some()
-    }
-}
-
-impl Default for ReadBudget {
-    fn default() -> Self {
-        Self(AtomicU32::new(Self::BURST * Self::READS_PER_MOVE))
+        let spent = self.0.load(Ordering::Relaxed) + Self::READS_PER_MOVE;
+        let is_left = spent <= Self::BURST * Self::READS_PER_MOVE;
+        if is_left {
+            self.0.store(spent, Ordering::Relaxed);
+        }
+        is_left
     }
 }
 
