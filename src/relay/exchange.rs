@@ -17,12 +17,11 @@ mod upgraded;
 mod upload;
 mod watch_rest;
 
-use std::future::poll_fn;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use futures_util::FutureExt;
 use http::header::{CONNECTION, CONTENT_LENGTH, HeaderName, HeaderValue, TRANSFER_ENCODING};
 use http::request::Parts;
 use http::{Method, StatusCode, Version};
@@ -219,8 +218,7 @@ async fn ask(
 
     // A stream that is opened and reset at once counts against the connection. A server closes a connection with
     // too many of them, and other requests share it.
-    let gone = poll_fn(|context| Poll::Ready(down.poll_gone(context).is_ready()));
-    if gone.await {
+    if down.gone().now_or_never().is_some() {
         return Ok(None);
     }
     let name = &*exchange.pool.to.name;

@@ -21,15 +21,13 @@
 pub mod health;
 mod stream;
 
-use std::future::poll_fn;
 use std::hash::{BuildHasher, RandomState};
 use std::net::SocketAddr;
-use std::pin::pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
-use std::task::Poll;
 use std::time::{Duration, Instant};
 
+use futures_util::FutureExt;
 use hashbrown::HashMap;
 use http::Method;
 use http::header::{AUTHORIZATION, HeaderMap};
@@ -310,7 +308,7 @@ impl ConnectionPool {
             }
         }
         while let Some(mut stream) = self.with(address, Server::take_idle) {
-            if is_quiet(&mut stream).await {
+            if is_quiet(&mut stream) {
                 return Ok((UpstreamSession::http1(stream), true));
             }
         }
@@ -408,10 +406,10 @@ async fn open(
 }
 
 /// Whether an idle connection has received nothing: neither its end nor unexpected data.
-async fn is_quiet(stream: &mut Stream) -> bool {
+fn is_quiet(stream: &mut Stream) -> bool {
     let mut discarded = [0];
-    let mut read = pin!(tokio::task::unconstrained(stream.read(&mut discarded)));
-    poll_fn(|context| Poll::Ready(read.as_mut().poll(context).is_pending())).await
+    let read = tokio::task::unconstrained(stream.read(&mut discarded));
+    read.now_or_never().is_none()
 }
 
 /// Most accepted tokens that are remembered. Those that were not used for longest are forgotten.

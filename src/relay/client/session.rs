@@ -205,13 +205,9 @@ impl ClientSession {
 
     /// Resolves when the client of an HTTP/2 stream has reset it or closed its connection.
     pub async fn gone(&mut self) {
-        poll_fn(|context| self.poll_gone(context)).await;
-    }
-
-    pub fn poll_gone(&mut self, context: &mut Context<'_>) -> Poll<()> {
         match self {
-            Self::H1(_) => Poll::Pending,
-            Self::H2(stream) => stream.poll_gone(context),
+            Self::H1(_) => std::future::pending().await,
+            Self::H2(stream) => poll_fn(|context| stream.poll_gone(context)).await,
         }
     }
 
