@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::StatusCode;
-use http::header::{CONTENT_LENGTH, CONTENT_TYPE, HeaderValue};
+use http::header::{CONTENT_TYPE, HeaderValue};
 use pingora_http::ResponseHeader;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Instant, timeout_at};
@@ -14,7 +14,7 @@ use tokio::time::{Instant, timeout_at};
 use crate::net::lock;
 use crate::relay::outcome::{ExchangeFailure, Expired, ExpiredEvent};
 use crate::relay::upstream::UpstreamSession;
-use crate::relay::watch::Watch;
+use crate::relay::watch::{Watch, stream_format};
 use crate::request::headers::GOES_ON;
 use crate::watches::frames::FrameFormat;
 use crate::watches::frames::first_event::{FirstEvent, FirstLook};
@@ -91,10 +91,7 @@ impl ResumedWatch {
         let content_type = response.headers.get(CONTENT_TYPE);
         let format = FrameFormat::of_answer(&response.headers);
         let is_alike = match &self.handed_over {
-            // An answer with a length is no stream of a watch.
-            Some(watch) => {
-                format == Some(watch.format()) && !response.headers.contains_key(CONTENT_LENGTH)
-            }
+            Some(watch) => stream_format(response) == Some(watch.format()),
             None => self.begun().is_none_or(|it| it.as_ref() == content_type),
         };
         let accepted = is_alike && format.is_some() && response.status == StatusCode::OK;
@@ -141,11 +138,11 @@ pub(super) fn answer_start(
     response: &ResponseHeader,
 ) -> AnswerStart {
     // The length of one answer cannot be that of another.
-    let is_watch =
-        response.status == StatusCode::OK && !response.headers.contains_key(CONTENT_LENGTH);
-    let is_begun = resumed.is_some_and(|watch| watch.begun().is_some());
-    let format = FrameFormat::of_answer(&response.headers);
-    let format = format.filter(|_| is_watch || is_begun)?;
+    let format = match resumed.is_some_and(|watch| watch.begun().is_some()) {
+        true => FrameFormat::of_answer(&response.headers),
+        false => stream_format(response),
+    };
+    let format = format?;
     Some(Box::new(BeginningBody {
         is_asked: resumed.is_some(),
         first: FirstEvent::new(format),

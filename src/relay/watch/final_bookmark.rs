@@ -64,15 +64,7 @@ impl<'a> FinalBookmark<'a> {
         continued: Option<&Arc<Watch>>,
     ) -> Self {
         let shared = context.shared;
-        // An error is no stream of a watch, nor is an answer that says its length: it must not end before that, and nothing
-        // can be added to it.
-        let is_stream = context.kind == RequestKind::Long
-            && response.status == StatusCode::OK
-            && !response.headers.contains_key(CONTENT_LENGTH);
-        let format = match is_stream {
-            true => FrameFormat::of_answer(&response.headers),
-            false => None,
-        };
+        let format = stream_format(response).filter(|_| context.kind == RequestKind::Long);
         let watch = match (context.info.verb, &context.info.target, format) {
             (Verb::Watch, Target::Resource(resource), Some(format)) => {
                 let settings = &context.settings.watch;
@@ -269,6 +261,14 @@ impl<'a> FinalBookmark<'a> {
         let wanted = self.shared.settings.load().watch.bookmark_on_shutdown;
         wanted.then_some(watch)
     }
+}
+
+/// The format of an answer that is the stream of a watch. An error is none, nor is an answer that says its length: it must
+/// not end before that, and nothing can be added to it.
+pub fn stream_format(response: &ResponseHeader) -> Option<FrameFormat> {
+    let is_stream =
+        response.status == StatusCode::OK && !response.headers.contains_key(CONTENT_LENGTH);
+    FrameFormat::of_answer(&response.headers).filter(|_| is_stream)
 }
 
 /// Whether soon no server has the history that a watch begins with, and targets have the later one: it was sent here by a

@@ -8,6 +8,6 @@ mod revalidate;
 mod watched;
 
 pub use self::asked::{Again, AskedServers};
-pub use self::final_bookmark::FinalBookmark;
+pub use self::final_bookmark::{FinalBookmark, stream_format};
 pub use self::revalidate::{Dependencies, until_terminated};
 pub use self::watched::{ServedBy, Watch, unchanged_through};
