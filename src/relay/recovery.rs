@@ -84,8 +84,7 @@ async fn ask_silent(shared: Arc<Shared>) {
 }
 
 /// Asks one server until it answers, or is no server any more.
-async fn ask(shared: Arc<Shared>, server: Arc<Asked>) {
-    let address = server.address;
+async fn ask(shared: Arc<Shared>, (address, server): (SocketAddr, Arc<Asked>)) {
     let is_local = address == shared.config.api_server.address;
     let is_known = || {
         let snapshot = shared.published.snapshot.load();

@@ -155,9 +155,8 @@ pub struct FrozenServers {
 }
 
 /// A server that is asked.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Asked {
-    pub address: SocketAddr,
     pub suspected: AtomicBool,
     /// It has answered another request.
     pub heard: Notify,
@@ -180,8 +179,8 @@ impl FrozenServers {
     /// The servers from which nothing comes.
     pub fn suspected(&self) -> Vec<SocketAddr> {
         let asked = self.asked.load();
-        let suspected = asked.values().filter(|it| it.is_suspected());
-        suspected.map(|it| it.address).collect()
+        let suspected = asked.iter().filter(|(_, it)| it.is_suspected());
+        suspected.map(|(address, _)| *address).collect()
     }
 
     /// The server has answered a request.
@@ -211,25 +210,19 @@ impl FrozenServers {
     fn ask(&self, address: SocketAddr) {
         if !self.asked.load().contains_key(&address) {
             change(&self.asked, |asked| {
-                asked.entry(address).or_insert_with(|| {
-                    Arc::new(Asked {
-                        address,
-                        suspected: AtomicBool::new(false),
-                        heard: Notify::new(),
-                        begun: AtomicBool::new(false),
-                    })
-                });
+                asked.entry(address).or_default();
             });
             self.new.notify_one();
         }
     }
 
     /// Resolves to servers that nobody asks yet. For one waiter.
-    pub async fn to_ask(&self) -> Vec<Arc<Asked>> {
+    pub async fn to_ask(&self) -> Vec<(SocketAddr, Arc<Asked>)> {
         self.new.notified().await;
         let asked = self.asked.load();
-        let new = |it: &&Arc<Asked>| !it.begun.swap(true, Ordering::Relaxed);
-        asked.values().filter(new).cloned().collect()
+        let is_new = |it: &Asked| !it.begun.swap(true, Ordering::Relaxed);
+        let new = asked.iter().filter(|(_, it)| is_new(it));
+        new.map(|(address, it)| (*address, it.clone())).collect()
     }
 
     /// The server is asked no more.
@@ -344,15 +337,15 @@ mod tests {
         };
         let begun = Instant::now();
         let answering = async {
-            let [asked] = &frozen.to_ask().await[..] else {
+            let [(address, _)] = &frozen.to_ask().await[..] else {
                 panic!("one server");
             };
             let elapsed = begun.elapsed().as_secs_f64();
             assert!((0.8..0.81).contains(&elapsed), "{elapsed}");
             assert!(!frozen.is_suspected(peer(1)));
             // It answers, and is asked again while the requests still wait.
-            frozen.forget(asked.address);
-            let asked = frozen.to_ask().await.remove(0);
+            frozen.forget(*address);
+            let (_, asked) = frozen.to_ask().await.remove(0);
             asked.suspected.store(true, Ordering::Relaxed);
         };
         tokio::join!(waiting, answering);
@@ -365,7 +358,7 @@ mod tests {
         let elsewhere = AtomicBool::new(false);
         let waiting = frozen.is_to_be_left(peer(1), || elsewhere.load(Ordering::Relaxed));
         let suspecting = async {
-            let asked = frozen.to_ask().await.remove(0);
+            let (_, asked) = frozen.to_ask().await.remove(0);
             asked.suspected.store(true, Ordering::Relaxed);
             sleep(Duration::from_secs(60)).await;
             elsewhere.store(true, Ordering::Relaxed);
