@@ -14,7 +14,7 @@ use std::task::{Context, Poll};
 
 use http::HeaderValue;
 use pingora_core::{Error, ErrorType};
-use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, SetOnce};
 
 use super::unread::{UnreadBudget, Wait};
 use crate::net::lock;
@@ -39,8 +39,8 @@ pub struct Downstream {
     /// Total size of large headers of its running requests ([`super::LargeHeaderPermit`]).
     pub large: AtomicUsize,
     pub outflow: Arc<Outflow>,
-    ending: AtomicBool,
-    end_notify: Notify,
+    /// Set when it is to end.
+    ending: SetOnce<()>,
     /// Permits for callers that no apiserver has authenticated yet.
     verification_permit: Arc<Semaphore>,
     /// Each request that waits for a permit holds it.
@@ -68,8 +68,7 @@ impl Downstream {
             large: AtomicUsize::new(0),
             accepted: AtomicUsize::new(0),
             outflow: Arc::default(),
-            ending: AtomicBool::new(false),
-            end_notify: Notify::new(),
+            ending: SetOnce::new(),
             verification_permit: Arc::new(Semaphore::new(UNVERIFIED)),
             waiting: Arc::default(),
             authorization: Mutex::default(),
@@ -99,9 +98,8 @@ impl Downstream {
 
     /// Sends GOAWAY on an HTTP/2 connection. Its requests finish, those that wait for a permit, too.
     pub fn go_away(&self) {
-        if !self.ending.swap(true, Ordering::Relaxed) {
-            self.end_notify.notify_one();
-        }
+        // It may be ending already.
+        let _ = self.ending.set(());
     }
 
     /// An apiserver has accepted a token of this client: its requests no longer wait for permits.
@@ -129,14 +127,12 @@ impl Downstream {
 
     /// Whether the connection is to end.
     pub fn is_ending(&self) -> bool {
-        self.ending.load(Ordering::Relaxed)
+        self.ending.initialized()
     }
 
-    /// Resolves when the connection is to end. For one waiter only.
+    /// Resolves when the connection is to end.
     pub async fn ended(&self) {
-        while !self.is_ending() {
-            self.end_notify.notified().await;
-        }
+        self.ending.wait().await;
     }
 
     /// The connection's own upstream connections to the servers of `shared`, while its caller is not verified. They end
