@@ -327,7 +327,8 @@ fn discovery(
     let own = document.lists_groups().then_some((own, false));
     let others = (!key.for_one).then_some((&others.document, others.replaces));
     let all = own.into_iter().chain(others);
-    match merge::merge(document, key.content_type(), body, all) {
+    let content_type = key.content_type.to_str().unwrap_or("");
+    match merge::merge(document, content_type, body, all) {
         // It may be complete as it is.
         Err(_) if others.is_none() || !peer_discovery.adds_to(document) => Ok(None),
         Err(MergeError::Stale) => Err(OverlayError::Nobody),

@@ -301,7 +301,7 @@ impl RelayService {
     fn upstreams(&self) -> Arc<Upstreams> {
         let upstreams = self.upstreams.load_full();
         let credentials = self.shared.credentials.load();
-        if upstreams.are_of(&credentials) {
+        if Arc::ptr_eq(&upstreams.credentials, &credentials) {
             return upstreams;
         }
         let new = Arc::new(Upstreams::new(&self.shared.config, credentials.clone()));

@@ -68,7 +68,7 @@ pub enum RequestKind {
 
 /// All upstream connections of one thread with the same credentials.
 pub struct Upstreams {
-    credentials: Arc<Credentials>,
+    pub credentials: Arc<Credentials>,
     /// To peers or the local apiserver; without or with our certificate; for short or long-running requests: these never
     /// share one.
     pools: [[[Arc<ConnectionPool>; 2]; 2]; 2],
@@ -92,11 +92,6 @@ impl Upstreams {
             credentials,
             read_budget: ReadBudget::default(),
         }
-    }
-
-    /// Whether these credentials are used.
-    pub fn are_of(&self, credentials: &Arc<Credentials>) -> bool {
-        Arc::ptr_eq(&self.credentials, credentials)
     }
 
     /// Connections to the local apiserver or other servers, with or without our certificate, for requests of a kind.

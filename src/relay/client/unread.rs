@@ -105,14 +105,6 @@ impl Wait {
     fn is_long(&self) -> bool {
         self.long || self.is_socket() && self.outflow.has_long_running()
     }
-
-    /// Bytes that wait for the socket.
-    fn backlog(&self) -> usize {
-        match self.is_socket() {
-            true => self.outflow.backlog(),
-            false => 0,
-        }
-    }
 }
 
 impl WaitList {
@@ -144,7 +136,7 @@ impl WaitList {
         if let Some(wait) = self.remove(id) {
             self.metrics.given_up[reason as usize].inc();
             if wait.is_socket() {
-                self.backlog = self.backlog.saturating_sub(wait.backlog());
+                self.backlog = self.backlog.saturating_sub(wait.outflow.backlog());
                 wait.outflow.end();
             }
             wait.waker.wake();
@@ -160,7 +152,8 @@ impl WaitList {
         for id in self.in_order(is_stalled, |_| ()) {
             self.give_up(id, ResetReason::Timeout);
         }
-        self.backlog = self.waits.values().map(Wait::backlog).sum();
+        let sockets = self.waits.values().filter(|wait| wait.is_socket());
+        self.backlog = sockets.map(|wait| wait.outflow.backlog()).sum();
         self.metrics.held.set(saturating(self.total()));
         self.relieve();
         self.watched = !self.waits.is_empty();

@@ -37,12 +37,6 @@ pub(super) fn hash(body: &[u8]) -> Vec<u8> {
     digest(&SHA512, body).as_ref().to_vec()
 }
 
-impl EntityKey {
-    pub fn content_type(&self) -> &str {
-        self.content_type.to_str().unwrap_or("")
-    }
-}
-
 #[derive(Debug)]
 pub struct Entity {
     pub key: EntityKey,

@@ -19,7 +19,6 @@ use crate::discovery::peer_union::PeerUnion;
 use crate::kube::discovery::DiscoveryDocument;
 use crate::relay::answer::Refusal;
 use crate::relay::documents::{Overlay, UNKEPT};
-use crate::relay::plan::RequestContext;
 use crate::relay::upstream::health::TRIAL;
 use crate::routing::decide::{NoSuchResource, Peers};
 use crate::routing::table::Server;
@@ -39,7 +38,10 @@ pub(super) fn plan(
     last: Option<Refusal>,
 ) -> Option<Result<Route, Refusal>> {
     let (context, snapshot) = (planning.context, planning.snapshot);
-    if !may_be_elsewhere(context) {
+    // Whether other servers may serve the document, or add to it.
+    let reads = matches!(context.method, Method::GET | Method::HEAD);
+    let settings = &context.settings;
+    if !reads || settings.discovery == DiscoveryMode::Local || !settings.rerouting {
         return None;
     }
     let request = document.clone();
@@ -57,10 +59,10 @@ pub(super) fn plan(
             | DiscoveryDocument::OpenApiV3
             | DiscoveryDocument::OpenApiV3Version(_)
     );
-    let is_newest = context.settings.discovery == DiscoveryMode::Newest;
+    let is_newest = settings.discovery == DiscoveryMode::Newest;
     if !snapshot.synced {
         // It is not known what the local document lacks, and clients take missing entries for deleted; not of OpenAPI.
-        let refused = !is_openapi && !is_newest && context.settings.unsynced == Unsynced::Reject;
+        let refused = !is_openapi && !is_newest && settings.unsynced == Unsynced::Reject;
         return refused.then_some(Err(Refusal::Unsynced));
     }
     let is_current = is_newest || peer_discovery.is_current_for(&shared.local);
@@ -81,13 +83,6 @@ pub(super) fn plan(
     }
     let route = document.route(&newer);
     Some(route.ok_or_else(|| document.refusal(last)))
-}
-
-/// Whether other servers may serve the requested document, or add to it.
-fn may_be_elsewhere(context: &RequestContext<'_>) -> bool {
-    let reads = matches!(context.method, Method::GET | Method::HEAD);
-    let settings = &context.settings;
-    reads && settings.discovery != DiscoveryMode::Local && settings.rerouting
 }
 
 /// The route of a peer's request. Peers get nothing of other peers: two merged documents would keep alive what no server
