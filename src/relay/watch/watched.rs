@@ -57,10 +57,8 @@ pub struct ServedBy {
     pub server: SocketAddr,
     /// The version that its apiserver emulates, where known.
     pub version: Option<KubernetesVersion>,
-    /// Identifies its process.
+    /// Identifies its process: how often etcd was found to be restored or replaced before, and a number of its own.
     process: (u64, u64),
-    /// How often etcd was found to be restored or replaced before.
-    restores: u64,
     /// Where it stores the resource; `None`: it was not asked.
     stored: Option<Arc<Stored>>,
     /// What is read from etcd for the watch.
@@ -212,7 +210,7 @@ impl Watch {
     pub fn resume_point(&self, shared: &Shared) -> Option<ResumePoint> {
         let served_by = self.served_by();
         let is_proved = served_by.stored?.proof().stored_here == Some(true);
-        let is_same_etcd = shared.published.etcd.load().restores == served_by.restores;
+        let is_same_etcd = shared.published.etcd.load().restores == served_by.process.0;
         let at = lock(&self.follower).resume_point();
         at.filter(|_| is_proved && is_same_etcd)
     }
@@ -259,14 +257,14 @@ impl Watch {
     pub fn register(&self, shared: &Shared) -> Option<(Arc<SharedChangeLog>, Arc<Stored>)> {
         self.ask_again(shared);
         let mut served_by = lock(&self.served_by);
-        if served_by.restores != shared.published.etcd.load().restores {
+        if served_by.process.0 != shared.published.etcd.load().restores {
             return None;
         }
         let stored = served_by.stored.clone()?;
         if served_by.change_log.is_none() {
             let position = lock(&self.follower).position()?;
             let change_logs = &shared.watches.change_logs;
-            let (revision, restores) = (position.revision, served_by.restores);
+            let (revision, restores) = (position.revision, served_by.process.0);
             served_by.change_log = change_logs.register(stored.root(), revision, restores);
         }
         served_by.change_log.clone().map(|log| (log, stored))
@@ -281,7 +279,7 @@ impl Watch {
             return;
         }
         let now = ServedBy::new(shared, served_by.server, Some(&self.resource));
-        if now.process == served_by.process && now.restores == served_by.restores {
+        if now.process == served_by.process {
             let change_log = served_by.change_log.take();
             *served_by = ServedBy { change_log, ..now };
         }
@@ -316,7 +314,7 @@ impl Watch {
         };
         let served_by = lock(&self.served_by);
         // What was read may go on with the history of an etcd that was restored since.
-        let is_same_etcd = shared.published.etcd.load().restores == served_by.restores;
+        let is_same_etcd = shared.published.etcd.load().restores == served_by.process.0;
         let stored = served_by.stored.as_ref().filter(|_| is_same_etcd);
         let stored = stored.ok_or(Withheld::ElsewhereStored)?;
         let change_log = served_by.change_log.as_ref().ok_or(Withheld::NotTold)?;
@@ -382,7 +380,6 @@ impl ServedBy {
             server,
             version,
             process,
-            restores,
             stored: ask(),
             change_log: None,
         }
@@ -404,7 +401,7 @@ pub async fn unchanged_through(
     let resource = GvrRef::from(resource).owned();
     let served_by = ServedBy::new(shared, server, Some(&resource));
     let stored = served_by.stored?;
-    let (change_logs, restores) = (&shared.watches.change_logs, served_by.restores);
+    let (change_logs, restores) = (&shared.watches.change_logs, served_by.process.0);
     // For those that come back next from somewhat earlier, too.
     let from = since.saturating_sub(EARLIER).max(1);
     let change_log = change_logs.any(stored.root(), from, restores)?;
