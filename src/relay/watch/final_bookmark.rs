@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use http::StatusCode;
 use http::header::{CONTENT_LENGTH, HeaderValue};
-use pingora_core::{Error, ErrorType};
+use pingora_core::{Error, ErrorType, OrErr};
 use pingora_http::ResponseHeader;
 use prometheus::IntGauge;
 use tokio::time::{Instant, timeout, timeout_at};
@@ -204,8 +204,20 @@ impl<'a> FinalBookmark<'a> {
 
     /// Writes the bookmark, if there is one, and for a peer's proxy the mark. To be called once, at the end.
     pub async fn write(&self, down: &mut ClientSession) -> pingora_core::Result<()> {
-        if let Some(watch) = self.bookmarked().filter(|_| !self.goes_on(down)) {
-            self.write_bookmark(watch, down).await?;
+        let metrics = &self.shared.metrics.watches;
+        let watch = self.bookmarked().filter(|_| !self.goes_on(down));
+        match watch.map(|watch| watch.bookmark(self.shared)) {
+            Some(Ok(frame)) => {
+                let written = timeout(FRAME_TIMEOUT, down.write_body(frame, false)).await;
+                // Part of the bookmark may be written: the stream cannot end cleanly.
+                written.or_err(ErrorType::WriteTimedout, "the client takes no bookmark")??;
+                metrics.given.inc();
+            }
+            Some(Err(withheld)) => {
+                metrics.withheld(withheld);
+                tracing::debug!(why = withheld.name(), "no last bookmark");
+            }
+            None => {}
         }
         match self.is_rerouted() && down.is_http2() {
             true => {
@@ -213,28 +225,6 @@ impl<'a> FinalBookmark<'a> {
                 down.write_trailers([mark].into_iter().collect())
             }
             false => Ok(()),
-        }
-    }
-
-    async fn write_bookmark(
-        &self,
-        watch: &Watch,
-        down: &mut ClientSession,
-    ) -> pingora_core::Result<()> {
-        let metrics = &self.shared.metrics.watches;
-        let frame = match watch.bookmark(self.shared) {
-            Ok(frame) => frame,
-            Err(withheld) => {
-                metrics.withheld(withheld);
-                tracing::debug!(why = withheld.name(), "no last bookmark");
-                return Ok(());
-            }
-        };
-        let written = timeout(FRAME_TIMEOUT, down.write_body(frame, false)).await;
-        match written {
-            Ok(written) => written.map(|()| metrics.given.inc()),
-            // Part of the bookmark may be written: the stream cannot end cleanly.
-            Err(_) => Error::e_explain(ErrorType::WriteTimedout, "the client takes no bookmark"),
         }
     }
 
