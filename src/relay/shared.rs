@@ -124,10 +124,8 @@ pub struct PermitsByServer(Mutex<HashMap<SocketAddr, Arc<Semaphore>>>);
 impl PermitsByServer {
     pub fn of(&self, server: SocketAddr) -> Arc<Semaphore> {
         let mut permits = lock(&self.0);
-        if !permits.contains_key(&server) {
-            // Those of servers that nobody asks.
-            permits.retain(|_, permits| Arc::strong_count(permits) > 1);
-        }
+        // Those of other servers that nobody asks are not kept.
+        permits.retain(|known, permits| *known == server || Arc::strong_count(permits) > 1);
         let new = || Arc::new(Semaphore::new(HAND_OVERS));
         permits.entry(server).or_insert_with(new).clone()
     }

@@ -67,9 +67,7 @@ impl<'a> FinalBookmark<'a> {
         let format = stream_format(response).filter(|_| context.kind == RequestKind::Long);
         let watch = match (context.info.verb, &context.info.target, format) {
             (Verb::Watch, Target::Resource(resource), Some(format)) => {
-                let settings = &context.settings.watch;
-                let wanted = [settings.bookmark_on_shutdown, settings.hand_over];
-                let new = || Arc::new(Watch::new(context, resource, server, format, wanted));
+                let new = || Arc::new(Watch::new(context, resource, server, format));
                 Some(continued.cloned().unwrap_or_else(new))
             }
             _ => None,

@@ -66,17 +66,17 @@ pub struct ServedBy {
 }
 
 impl Watch {
-    /// For an answer from `server` that begins. `bookmarks`, `goes_on`: whether it may get a final bookmark, or go on at
-    /// another server; else only the ends of frames are looked for.
+    /// For an answer from `server` that begins. If it can get no final bookmark, nor go on at another server, only the ends
+    /// of frames are looked for.
     pub fn new(
         context: &RequestContext<'_>,
         resource: &ResourceRequest<'_>,
         server: SocketAddr,
         format: FrameFormat,
-        [bookmarks, goes_on]: [bool; 2],
     ) -> Self {
-        let has_bookmarks = bookmarks && is_set(context.query, "allowWatchBookmarks");
-        let request = context.again.clone().filter(|_| goes_on);
+        let has_bookmarks = context.settings.watch.bookmark_on_shutdown
+            && is_set(context.query, "allowWatchBookmarks");
+        let request = context.again.clone();
         let is_followed = has_bookmarks || request.is_some();
         let namespace = resource.namespace.as_ref().into();
         let resource = GvrRef::from(resource);
