@@ -34,7 +34,7 @@ const MOST_PATIENCE: Duration = Duration::from_secs(3);
 /// `last`: as for [`super::plan`].
 pub(super) fn plan(
     planning: &Planning<'_>,
-    document: &DiscoveryDocument,
+    request: &DiscoveryDocument,
     last: Option<Refusal>,
 ) -> Option<Result<Route, Refusal>> {
     let (context, snapshot) = (planning.context, planning.snapshot);
@@ -44,14 +44,11 @@ pub(super) fn plan(
     if !reads || settings.discovery == DiscoveryMode::Local || !settings.rerouting {
         return None;
     }
-    let request = document.clone();
     let shared = context.shared;
     let peer_discovery = shared.peer_discovery.load_full();
     if context.rerouted {
-        return match last {
-            None => rerouted(planning, request, peer_discovery),
-            Some(_) => None,
-        };
+        let route = rerouted(planning, request, peer_discovery);
+        return route.filter(|_| last.is_none());
     }
     let is_openapi = matches!(
         request,
@@ -70,7 +67,7 @@ pub(super) fn plan(
         planning,
         sure: planning.local_serves && is_current,
         is_newest,
-        adds: !is_newest && peer_discovery.adds_to(&request),
+        adds: !is_newest && peer_discovery.adds_to(request),
         peer_discovery,
         request,
     };
@@ -89,7 +86,7 @@ pub(super) fn plan(
 /// lists any more. They do get what the local apiserver serves and does not list.
 fn rerouted(
     planning: &Planning<'_>,
-    document: DiscoveryDocument,
+    document: &DiscoveryDocument,
     peer_discovery: Arc<PeerDiscovery>,
 ) -> Option<Result<Route, Refusal>> {
     let (context, shared) = (planning.context, planning.context.shared);
@@ -106,12 +103,12 @@ fn rerouted(
         return Some(Err(shared.local_refusal()));
     }
     let accept = context.accept.as_ref();
-    if !peer_discovery.own.may_add_to(&document, accept) {
+    if !peer_discovery.own.may_add_to(document, accept) {
         return None;
     }
     Some(Ok(Route {
         no_such_resource: NoSuchResource::Pass,
-        overlay: Some(Overlay::new(&document, peer_discovery, true)),
+        overlay: Some(Overlay::new(document, peer_discovery, true)),
         ..planning.local()?
     }))
 }
@@ -119,7 +116,7 @@ fn rerouted(
 /// A document to which other servers may add something.
 struct Document<'a> {
     planning: &'a Planning<'a>,
-    request: DiscoveryDocument,
+    request: &'a DiscoveryDocument,
     peer_discovery: Arc<PeerDiscovery>,
     /// Peers may have something to add.
     adds: bool,
@@ -166,7 +163,7 @@ impl Document<'_> {
     /// Whether only servers that serve it themselves may give it. The document of any other may have a CRD's resource in place
     /// of theirs, and nothing is known that could take its place there.
     fn hides_anothers(&self) -> bool {
-        let DiscoveryDocument::Resources(of) = &self.request else {
+        let DiscoveryDocument::Resources(of) = self.request else {
             return false;
         };
         let listing = self.peer_discovery.lists(&of.group, &of.version);
@@ -210,7 +207,7 @@ impl Document<'_> {
             },
             overlay: added
                 .filter(|_| self.request.is_merged())
-                .map(|added| Overlay::new(&self.request, added, false)),
+                .map(|added| Overlay::new(self.request, added, false)),
             ..route
         }
     }
@@ -236,14 +233,14 @@ impl Document<'_> {
             },
             ..PeerDiscovery::default()
         };
-        let adds = peer_discovery.adds_to(&self.request);
+        let adds = peer_discovery.adds_to(self.request);
         adds.then(|| Arc::new(peer_discovery))
     }
 
     /// Whether the local apiserver's own list may lack what it serves.
     fn adds_own(&self) -> bool {
         let (own, accept) = (&self.peer_discovery.own, &self.planning.context.accept);
-        !self.is_newest && self.sure && own.may_add_to(&self.request, accept.as_ref())
+        !self.is_newest && self.sure && own.may_add_to(self.request, accept.as_ref())
     }
 
     /// Whether "no such resource" may be passed on. A group version that other servers list exists although one server does
