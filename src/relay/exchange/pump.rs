@@ -302,8 +302,11 @@ impl<'s, 'w> Answer<'s, 'w> {
         trailers: impl Future<Output = pingora_core::Result<Option<HeaderMap>>>,
     ) -> Option<End> {
         let ending = async {
-            if let Some(final_bookmark) = self.final_bookmark {
-                final_bookmark.before_end(down).await?;
+            // Only while the proxy is stopping a watch gets its last bookmark from it.
+            if let Some(final_bookmark) = self.final_bookmark
+                && final_bookmark.shared.shutdown.is_leaving()
+            {
+                final_bookmark.end(down).await?;
             }
             // The mark is for this proxy alone.
             let trailers = trailers.await?.filter(|it| !it.contains_key(GOES_ON));

@@ -140,7 +140,7 @@ impl<'a> FinalBookmark<'a> {
                 tokio::time::sleep(left.mul_f64(rand::random())).await;
             }
         }
-        self.whole_frame(frame_deadline).await;
+        self.whole_frame(Some(frame_deadline)).await;
     }
 
     /// Resolves when there is a bookmark. What the client has missed comes first.
@@ -158,29 +158,17 @@ impl<'a> FinalBookmark<'a> {
     }
 
     /// Waits for the end of the current frame, for a limited time and until `deadline`.
-    async fn whole_frame(&self, deadline: Instant) {
+    pub async fn whole_frame(&self, deadline: Option<Instant>) {
         let Some(watch) = &self.watch else { return };
         let frame_end = async {
             while !watch.is_at_boundary() {
                 watch.passed.notified().await;
             }
         };
-        let end = deadline.min(Instant::now() + FRAME_TIMEOUT);
+        let end = Instant::now() + FRAME_TIMEOUT;
+        let end = deadline.map_or(end, |deadline| deadline.min(end));
         // The frame may stay incomplete.
         let _ = timeout_at(end, frame_end).await;
-    }
-
-    /// Waits for the end of the current frame, for a limited time. The stream ends for another reason.
-    pub async fn frame_ends(&self) {
-        self.whole_frame(Instant::now() + FRAME_TIMEOUT).await;
-    }
-
-    /// The apiserver ends the stream first: writes the bookmark if the proxy is stopping.
-    pub async fn before_end(&self, down: &mut ClientSession) -> pingora_core::Result<()> {
-        match self.shared.shutdown.is_leaving() {
-            true => self.end(down).await,
-            false => Ok(()),
-        }
     }
 
     /// Its server has stopped, and no other goes on with it. A watch may end as if the apiserver had ended it, unless a frame
@@ -192,7 +180,8 @@ impl<'a> FinalBookmark<'a> {
         }
     }
 
-    async fn end(&self, down: &mut ClientSession) -> pingora_core::Result<()> {
+    /// The stream ends, but not by the proxy: waits for etcd, and writes the bookmark.
+    pub async fn end(&self, down: &mut ClientSession) -> pingora_core::Result<()> {
         if let Some(watch) = self.bookmarked().filter(|_| !self.goes_on(down)) {
             let end = Instant::now() + ETCD_TIMEOUT;
             watch.wait_for_etcd(self.shared, end).await;

@@ -54,7 +54,7 @@ impl Dependencies {
                 () = final_bookmark.drained() => true,
                 invalid = self.invalidated(shared, client) => {
                     if invalid {
-                        final_bookmark.frame_ends().await;
+                        final_bookmark.whole_frame(None).await;
                     }
                     invalid
                 }
