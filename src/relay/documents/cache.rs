@@ -113,11 +113,11 @@ impl Cache {
             variants.remove(0);
         }
         entities.push_back((entity.clone(), variants));
-        let mut bytes: usize = entities.iter().map(|(entity, _)| entity.size()).sum();
+        let mut bytes: usize = entities.iter().map(|(entity, _)| entity.body.len()).sum();
         while (entities.len() > ENTITIES || bytes > BYTES)
             && let Some((oldest, _)) = entities.pop_front()
         {
-            bytes -= oldest.size();
+            bytes -= oldest.body.len();
         }
     }
 

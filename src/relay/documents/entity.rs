@@ -41,7 +41,7 @@ pub(super) fn hash(body: &[u8]) -> Vec<u8> {
 pub struct Entity {
     pub key: EntityKey,
     etag: Option<HeaderValue>,
-    body: Bytes,
+    pub(super) body: Bytes,
     /// For clients that accept gzip.
     compressed: Option<Bytes>,
 }
@@ -59,10 +59,6 @@ impl Entity {
             compressed: compressed(&body),
             body,
         }
-    }
-
-    pub fn size(&self) -> usize {
-        self.body.len()
     }
 
     /// Whether a client with one of these ETags (its `If-None-Match`) has this document.

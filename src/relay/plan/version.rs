@@ -34,10 +34,8 @@ pub fn unasked(
     let needed = parameters_since(&context.info, context.query);
     // What no server understands cannot be had, and what all understand needs none.
     let needed = needed.filter(|it| window.oldest < *it && *it <= window.newest);
-    let needs = |version| Wanted::NotOlder {
-        version,
-        must: true,
-    };
+    let not_older = |version, must| Wanted::NotOlder { version, must };
+    let needs = |version| not_older(version, true);
     match settings.default_version {
         // An older server would ignore the parameter, and the client wait for ever.
         DefaultVersion::Oldest => Some(needed.map_or(Wanted::Oldest, needs)),
@@ -49,10 +47,7 @@ pub fn unasked(
             let client =
                 client.filter(|it| Some(*it) > snapshot.local_version && *it <= window.newest);
             match client.filter(|client| Some(*client) > needed) {
-                Some(version) => Some(Wanted::NotOlder {
-                    version,
-                    must: false,
-                }),
+                Some(version) => Some(not_older(version, false)),
                 None => needed.map(needs),
             }
         }

@@ -262,10 +262,9 @@ fn name_authority(header: &mut Parts) -> pingora_core::Result<()> {
         let host = host.as_ref().map_or(&b""[..], HeaderValue::as_bytes);
         let authority = Authority::try_from(host)
             .or_err(ErrorType::InvalidHTTPHeader, "no authority for HTTP/2")?;
-        let mut parts = http::uri::Parts::default();
+        let mut parts = std::mem::take(&mut header.uri).into_parts();
         parts.scheme = Some(Scheme::HTTPS);
         parts.authority = Some(authority);
-        parts.path_and_query = header.uri.path_and_query().cloned();
         header.uri =
             Uri::from_parts(parts).or_err(ErrorType::InvalidHTTPHeader, "no path for HTTP/2")?;
     }
