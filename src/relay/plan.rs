@@ -137,24 +137,16 @@ type Planned = (Option<Row>, Result<Box<Route>, Refusal>);
 pub fn first(context: &mut RequestContext<'_>, headers: &HeaderMap) -> Planned {
     let shared = context.shared;
     let snapshot = shared.published.snapshot.load();
-    context.wanted = wanted(context, headers, &snapshot);
-    plan(context, &snapshot, &[], None)
-}
-
-/// Which versions a request prefers: those that its header names; else, while versions differ, as [`version`] says.
-fn wanted(
-    context: &RequestContext<'_>,
-    headers: &HeaderMap,
-    snapshot: &Snapshot,
-) -> Result<Option<Wanted>, MalformedVersion> {
-    if !context.settings.version_awareness {
-        return Ok(None);
+    if context.settings.version_awareness {
+        let asked = version_asked(headers, &shared.config.version_awareness.header);
+        // While versions differ.
+        let unasked = |window| version::unasked(context, headers, window, &snapshot);
+        context.wanted = asked.map(|asked| match asked {
+            Some(version) => Some(Wanted::Version(version)),
+            None => snapshot.window.and_then(unasked),
+        });
     }
-    let header = &context.shared.config.version_awareness.header;
-    Ok(match (version_asked(headers, header)?, snapshot.window) {
-        (Some(version), _) => Some(Wanted::Version(version)),
-        (None, window) => window.and_then(|it| version::unasked(context, headers, it, snapshot)),
-    })
+    plan(context, &snapshot, &[], None)
 }
 
 /// Plans a request again, after the servers at `tried` could not answer. `last`: the refusal if no other server can be tried.
