@@ -171,13 +171,10 @@ impl Upload {
         let (Some(writer), Some((data, end))) = (&mut self.writer, &mut self.pending) else {
             return std::future::pending().await;
         };
-        match poll_fn(|context| poll_send(writer, data, *end, context)).await {
-            Ok(false) => {}
-            Ok(true) => self.pending = None,
-            Err(_) => {
-                self.pending = None;
-                self.refused = true;
-            }
+        let sent = poll_fn(|context| poll_send(writer, data, *end, context)).await;
+        self.refused |= sent.is_err();
+        if sent.unwrap_or(true) {
+            self.pending = None;
         }
     }
 }
