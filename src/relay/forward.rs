@@ -29,7 +29,6 @@ use crate::relay::exchange::{self, Delivered, Exchange, Leaving, Upload};
 use crate::relay::exchange::{pass_event, pass_kept};
 use crate::relay::outcome::{ExchangeFailure, Outcome};
 use crate::relay::plan::{RequestContext, Route};
-use crate::relay::shared::Shared;
 use crate::relay::upstream::{ConnectionChoice, ConnectionPool, RequestKind, Token};
 use crate::request::caller::Caller;
 use crate::request::headers::{
@@ -339,14 +338,27 @@ fn for_any_server(context: &RequestContext<'_>, header: &mut Parts) -> pingora_c
 }
 
 /// Removes headers that the server may accept and the configuration does not name, and writes the marks that limit a
-/// request to one reroute.
+/// request to one reroute. As long as it is not known which headers the server accepts over a connection that presents the
+/// proxy client certificate, only those that clients need go over one.
 fn for_server_kind(
     context: &RequestContext<'_>,
     headers: &mut HeaderMap,
     server_kind: ServerKind,
 ) -> pingora_core::Result<()> {
-    if context.caller != Caller::Peer {
-        remove_surplus(context.shared, headers, &context.caller, server_kind);
+    let (shared, caller) = (context.shared, &context.caller);
+    if *caller != Caller::Peer {
+        let (local, privileged) = (&shared.local, &shared.callers.privileged);
+        let certificate = matches!(caller, Caller::User(_)) || server_kind == ServerKind::Proxied;
+        // An apiserver publishes its names after it has started.
+        let starting = server_kind == ServerKind::Local && !local.is_initialized();
+        if certificate && (starting || !local.surplus_headers.is_known()) {
+            keep_client_headers(headers, privileged);
+        } else {
+            let forged = local.surplus_headers.strip(headers, privileged);
+            if forged > 0 {
+                shared.metrics.rejected_headers.inc_by(forged as u64);
+            }
+        }
     }
     match server_kind {
         ServerKind::Proxied | ServerKind::Native | ServerKind::Bare => {
@@ -358,26 +370,5 @@ fn for_server_kind(
             Some(_) => set(headers, PEER_PROXIED, HeaderValue::from_static("true")),
             None => Ok(()),
         },
-    }
-}
-
-/// As long as it is not known which headers the server accepts over a connection that presents the proxy client
-/// certificate, only those that clients need go over one.
-fn remove_surplus(
-    shared: &Shared,
-    headers: &mut HeaderMap,
-    caller: &Caller,
-    server_kind: ServerKind,
-) {
-    let surplus = &shared.local.surplus_headers;
-    let certificate = matches!(caller, Caller::User(_)) || server_kind == ServerKind::Proxied;
-    // An apiserver publishes its names after it has started.
-    let starting = server_kind == ServerKind::Local && !shared.local.is_initialized();
-    if certificate && (starting || !surplus.is_known()) {
-        return keep_client_headers(headers, &shared.callers.privileged);
-    }
-    let forged = surplus.strip(headers, &shared.callers.privileged);
-    if forged > 0 {
-        shared.metrics.rejected_headers.inc_by(forged as u64);
     }
 }
