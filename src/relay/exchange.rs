@@ -159,9 +159,7 @@ async fn begin(
             (429 | 503, Some(_)) => ExchangeFailure::NotExecuted { of_resource },
             _ => ExchangeFailure::NotContinued,
         });
-    } else if turned_away::is_possible(status)
-        && turned_away::may_be(&exchange.asking(), &snapshot(), &response)
-    {
+    } else if turned_away::may_be(&exchange.asking(), &snapshot(), &response) {
         ReadKind::TurnedAway
     } else if let Some(overlay) = &exchange.overlay
         && overlay.concerns(status)
@@ -179,9 +177,7 @@ async fn begin(
         && !denials::is_no_path_of_it(&snapshot(), &exchange.context.info)
     {
         ReadKind::NotFound
-    } else if status.is_client_error()
-        && not_understood::may_be(&exchange.asking(), &snapshot(), &response)
-    {
+    } else if not_understood::may_be(&exchange.asking(), &snapshot(), &response) {
         ReadKind::NotUnderstood
     } else {
         return Ok(Some(as_it_is(response, up)));

@@ -56,17 +56,13 @@ pub enum Reason {
     LacksEtcd,
 }
 
-/// Whether a status may turn a request away, whoever sent it.
-pub fn is_possible(status: StatusCode) -> bool {
-    matches!(status.as_u16(), 429 | 500 | 503 | 504)
-}
-
 /// Whether the body of an answer is worth reading.
 pub fn may_be(asking: &Asking<'_>, snapshot: &Snapshot, response: &ResponseHeader) -> bool {
-    is_apiservers_own(asking, snapshot)
-        && (may_shut_down(asking, response)
-            || may_initialize(asking, response)
-            || may_lack_etcd(asking, snapshot, response))
+    // First, because most answers have other codes.
+    let may_be = may_shut_down(asking, response)
+        || may_initialize(asking, response)
+        || may_lack_etcd(asking, snapshot, response);
+    may_be && is_apiservers_own(asking, snapshot)
 }
 
 /// What an answer says with its whole body. For one that [`may_be`] of that kind.
