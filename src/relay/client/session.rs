@@ -342,14 +342,12 @@ impl Expectation {
             words.any(|word| word.eq_ignore_ascii_case(b"100-continue"))
         };
         let mut values = header.headers.get_all(EXPECT).iter();
-        if header.version >= Version::HTTP_2 {
-            return match values.any(continues) {
-                true => Self::Continue,
-                false => Self::Nothing,
-            };
-        }
-        match values.next() {
-            Some(value) if continues(value) && header.version == Version::HTTP_11 => Self::Continue,
+        let value = match header.version >= Version::HTTP_2 {
+            true => values.find(|value| continues(value)),
+            false => values.next(),
+        };
+        match value {
+            Some(value) if continues(value) && header.version >= Version::HTTP_11 => Self::Continue,
             Some(value) if !continues(value) && !value.is_empty() => Self::Unknown,
             Some(_) | None => Self::Nothing,
         }
