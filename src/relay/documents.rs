@@ -19,6 +19,7 @@ use http::header::{
     HeaderValue, IF_MATCH, IF_MODIFIED_SINCE, IF_NONE_MATCH, IF_RANGE, IF_UNMODIFIED_SINCE, RANGE,
 };
 use pingora_http::ResponseHeader;
+use tokio::sync::Semaphore;
 use tokio::task::spawn_blocking;
 
 pub use self::cache::{Cache, UNKEPT, Variant};
@@ -39,6 +40,8 @@ const MAX_DOCUMENT: usize = 64 << 20;
 const READ_TIMEOUT: Duration = Duration::from_secs(15);
 /// Longest wait of the first client for peers' OpenAPI documents, while no peer has failed.
 const OPENAPI_TIMEOUT: Duration = Duration::from_secs(5);
+/// Documents that are merged at the same time: each may need several times its size in memory.
+static MERGES: Semaphore = Semaphore::const_new(4);
 
 /// The task was cancelled.
 const GIVEN_UP: OverlayError = OverlayError::Unusable(Cow::Borrowed("given up"));
@@ -218,8 +221,7 @@ impl DocumentMaker<'_> {
         if let Some(known) = known() {
             return Ok(known);
         }
-        let permit = self.cache.permits.clone().acquire_owned().await;
-        let permit = permit.map_err(|_| GIVEN_UP)?;
+        let permit = MERGES.acquire().await.map_err(|_| GIVEN_UP)?;
         // Whoever had the permit before may have made it.
         if let Some(known) = known() {
             return Ok(known);

@@ -7,7 +7,6 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use http::HeaderValue;
-use tokio::sync::Semaphore;
 
 use super::entity::{Entity, EntityKey};
 use crate::kube::discovery::DiscoveryDocument;
@@ -20,8 +19,6 @@ const BYTES: usize = 64 << 20;
 /// Most `Accept` headers that lead to one document, and the length of one.
 const ACCEPTED: usize = 16;
 const LONGEST_ACCEPT: usize = 1 << 10;
-/// Documents that are merged at the same time: each may need several times its size in memory.
-const AT_A_TIME: usize = 4;
 
 /// The generation of contents that are made for one request and not cached.
 pub const UNKEPT: u64 = 0;
@@ -35,10 +32,9 @@ pub struct Variant {
     pub for_one: bool,
 }
 
+#[derive(Default)]
 pub struct Cache {
     kept: Mutex<Kept>,
-    /// One for each merge that runs.
-    pub permits: Arc<Semaphore>,
 }
 
 #[derive(Default)]
@@ -46,15 +42,6 @@ struct Kept {
     generation: u64,
     /// Each with the variants that led to it. Those that were requested last come last.
     entities: VecDeque<(Arc<Entity>, Vec<Variant>)>,
-}
-
-impl Default for Cache {
-    fn default() -> Self {
-        Self {
-            kept: Mutex::default(),
-            permits: Arc::new(Semaphore::new(AT_A_TIME)),
-        }
-    }
 }
 
 impl Cache {
