@@ -292,11 +292,11 @@ fn merge_document(
     peer_discovery: &PeerDiscovery,
     shared_peer_discovery: &SharedPeerDiscovery,
 ) -> Result<Entity, OverlayError> {
+    let local = body.as_deref().unwrap_or_default();
     let merged = match &key.document {
         DiscoveryDocument::OpenApiV3Version(_) => None,
         DiscoveryDocument::OpenApiV2 | DiscoveryDocument::OpenApiV3 if key.for_one => None,
         DiscoveryDocument::OpenApiV2 => {
-            let local = body.as_deref().unwrap_or_default();
             // The media types of old releases are ambiguous.
             let form = match local.first() {
                 Some(b'{') => OpenApiFormat::V2Json,
@@ -305,10 +305,7 @@ fn merge_document(
             shared_peer_discovery.want(form);
             open_api(form, local, peer_discovery)?
         }
-        DiscoveryDocument::OpenApiV3 => {
-            let local = body.as_deref().unwrap_or_default();
-            open_api(OpenApiFormat::V3Index, local, peer_discovery)?
-        }
+        DiscoveryDocument::OpenApiV3 => open_api(OpenApiFormat::V3Index, local, peer_discovery)?,
         _ => discovery(&key, body.as_deref(), peer_discovery)?,
     };
     if body.is_none() && merged.is_none() {
