@@ -12,7 +12,7 @@ use h2::server::{Builder, Connection, SendResponse};
 use h2::{Reason, RecvStream};
 use http::header::{HOST, HeaderValue};
 use http::uri::PathAndQuery;
-use http::{Request, Response, StatusCode};
+use http::{Method, Request, Response, StatusCode};
 use pingora_core::protocols::http::authority::{RawTargetAuthority, raw_target_authority};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::Notify;
@@ -216,7 +216,7 @@ impl Requests<'_> {
     ) -> bool {
         if let Err(malformed) = check(&request) {
             match malformed {
-                Malformed::Length => respond.send_reset(Reason::PROTOCOL_ERROR),
+                Malformed::Length | Malformed::Path => respond.send_reset(Reason::PROTOCOL_ERROR),
                 Malformed::Authority => {
                     let mut answer = Response::new(());
                     *answer.status_mut() = StatusCode::BAD_REQUEST;
@@ -245,6 +245,8 @@ impl Requests<'_> {
 enum Malformed {
     /// Its end may be another one to the next hop.
     Length,
+    /// It has no path.
+    Path,
     /// It does not name one host.
     Authority,
 }
@@ -254,6 +256,9 @@ fn check<B>(request: &Request<B>) -> Result<(), Malformed> {
     let (uri, headers) = (request.uri(), request.headers());
     if !lengths_agree(headers) {
         return Err(Malformed::Length);
+    }
+    if uri.path().is_empty() && request.method() != Method::CONNECT {
+        return Err(Malformed::Path);
     }
     let mut hosts = headers.get_all(HOST).iter().map(HeaderValue::as_bytes);
     let (host, another) = (hosts.next(), hosts.next());

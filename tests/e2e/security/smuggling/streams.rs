@@ -19,7 +19,7 @@ fn usual(more: &[Field]) -> Vec<Field> {
 async fn a_stream_is_one_request_or_none() {
     let world = World::new().await;
     let smuggled: &[u8] = b"0\r\n\r\nGET /smuggled HTTP/1.1\r\nHost: x\r\n\r\n";
-    let refused: [(&str, Vec<Field>, &[u8]); 28] = [
+    let refused: [(&str, Vec<Field>, &[u8]); 30] = [
         (
             "h2.CL, less than there is",
             usual(&[(b"content-length", b"0")]),
@@ -131,6 +131,16 @@ async fn a_stream_is_one_request_or_none() {
         ("two methods", usual(&[(b":method", b"GET")]), b"hello"),
         ("no method", vec![SCHEME, AUTHORITY, PATH], b"hello"),
         ("no path", vec![METHOD, SCHEME, AUTHORITY], b"hello"),
+        (
+            "no path, and a host",
+            vec![METHOD, SCHEME, (b"host", b"x")],
+            b"hello",
+        ),
+        (
+            "a fragment for a path",
+            vec![METHOD, SCHEME, (b"host", b"x"), (b":path", b"#x")],
+            b"hello",
+        ),
         (
             "an empty path",
             vec![METHOD, SCHEME, AUTHORITY, (b":path", b"")],
