@@ -74,11 +74,12 @@ impl Shutdown {
         ending.min(LONGEST_ENDING)
     }
 
-    /// Resolves when a phase has begun.
-    pub async fn reaches(&self, awaited: ShutdownPhase) {
+    /// Resolves when a phase has begun. Smaller than `wait_for`, and than an `async fn`, which would hold its arguments:
+    /// thousands of watches wait here.
+    pub fn reaches(&self, awaited: ShutdownPhase) -> impl Future<Output = ()> + use<> {
         let mut phase = self.phase.subscribe();
-        // The sender is here: there is no error. Smaller than `wait_for`: thousands of watches wait here.
-        while *phase.borrow_and_update() < awaited && phase.changed().await.is_ok() {}
+        // The sender outlives all requests: there is no error.
+        async move { while *phase.borrow_and_update() < awaited && phase.changed().await.is_ok() {} }
     }
 
     /// Resolves after a random part of `shutdown.drain`.

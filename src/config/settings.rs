@@ -1,7 +1,7 @@
 //! The settings that are read again while the proxy runs.
 //!
 //! [`crate::reload`] is the only writer, and replaces them as a whole. A request copies them once, when it begins, and
-//! goes by this copy to its end, so no request sees half of a change.
+//! goes by this copy to its end, so no request sees half of a change. A watch that is to go on elsewhere reads them anew.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;

@@ -137,9 +137,9 @@ type Planned = (Option<Row>, Result<Box<Route>, Refusal>);
 pub fn first(context: &mut RequestContext<'_>, headers: &HeaderMap) -> Planned {
     let shared = context.shared;
     let snapshot = shared.published.snapshot.load();
+    // The version that its header names; else, while versions differ, the one that `version` says.
     if context.settings.version_awareness {
         let asked = version_asked(headers, &shared.config.version_awareness.header);
-        // While versions differ.
         let unasked = |window| version::unasked(context, headers, window, &snapshot);
         context.wanted = asked.map(|asked| match asked {
             Some(version) => Some(Wanted::Version(version)),
@@ -298,7 +298,7 @@ pub fn is_of_this_etcd(context: &RequestContext<'_>, revision: i64) -> bool {
 
 /// Who goes on with a watch that `from` has served; `tried`: servers that do not. Nothing is asked of a server that is suspected to
 /// be frozen. If there is none, see [`StoppedWatch::histories`].
-pub fn hand_over(
+pub fn successor(
     shared: &Shared,
     (watch, from, seed): (&StoppedWatch<'_>, SocketAddr, u64),
     tried: &[SocketAddr],
@@ -325,7 +325,7 @@ pub fn hand_over(
 }
 
 /// How `server` is asked to go on with a watch of `resource`.
-pub fn handed_over(
+pub fn to_successor(
     context: &RequestContext<'_>,
     resource: GvrRef<'_>,
     server: SocketAddr,

@@ -111,7 +111,6 @@ impl RelayService {
             match Box::pin(rest.run(&self.shared, downstream, session)).await {
                 RestEnd::Ended(outcome) => break outcome,
                 RestEnd::Left(reason) => {
-                    let downstream = downstream.clone();
                     match rare(|| self.hand_over(session, rest, downstream, reason)).await {
                         Delivered::Continues(next) => rest = next,
                         Delivered::Ended(outcome) => break outcome,
@@ -128,18 +127,18 @@ impl RelayService {
         &self,
         session: &mut ClientSession,
         rest: Box<WatchRest>,
-        downstream: Arc<Downstream>,
+        downstream: &Arc<Downstream>,
         reason: LeaveReason,
     ) -> Delivered {
         if rest.watch.request.is_none() {
-            return rest.end(&self.shared, session).await.into();
+            return boxed(|| rest.end(&self.shared, session)).await.into();
         }
-        let seed = downstream.client.seed;
-        let make = Again {
-            service: self,
+        let (service, client) = (self, &downstream.client);
+        let make = ContextMaker {
+            service,
             downstream,
         };
-        forward::hand_over((&self.shared, &make, seed), session, rest, reason).await
+        forward::hand_over((&self.shared, &make, client), session, rest, reason).await
     }
 
     /// Serves an HTTP/1 connection to its end.
@@ -325,12 +324,12 @@ impl RelayService {
 }
 
 /// Another server is asked for the rest of a watch.
-struct Again<'a> {
+struct ContextMaker<'a> {
     service: &'a RelayService,
-    downstream: Arc<Downstream>,
+    downstream: &'a Arc<Downstream>,
 }
 
-impl MakeContext for Again<'_> {
+impl MakeContext for ContextMaker<'_> {
     fn context<'c>(
         &'c self,
         session: &ClientSession,

@@ -91,15 +91,23 @@ impl WatchRequest {
         (this.target.len() + this.fields.len() <= LIMIT).then_some(this)
     }
 
+    /// Whether the client's time is over, in whole seconds.
+    pub fn is_over(&self, now: Instant) -> bool {
+        self.seconds_left(now) == Some(0)
+    }
+
+    fn seconds_left(&self, now: Instant) -> Option<u64> {
+        let left = self.end?.saturating_duration_since(now);
+        Some(left.as_secs())
+    }
+
     /// The header of a request for what comes after `revision`. `None`: the client's time is over.
     pub fn after(&self, revision: i64, now: Instant) -> Option<Parts> {
         let mut target = format!("{}resourceVersion={revision}", self.target);
-        if let Some(end) = self.end {
-            let left = end.checked_duration_since(now)?.as_secs();
-            if left == 0 {
-                return None;
-            }
-            target.push_str(&format!("&timeoutSeconds={left}"));
+        match self.seconds_left(now) {
+            Some(0) => return None,
+            Some(left) => target.push_str(&format!("&timeoutSeconds={left}")),
+            None => {}
         }
         let mut header = Request::get(target)
             .version(Version::HTTP_2)

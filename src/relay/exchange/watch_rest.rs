@@ -136,37 +136,40 @@ impl WatchRest {
         RestEnd::Left(end)
     }
 
-    /// Waits until it is clear that its server goes on with it. Holds little: thousands of watches wait for that at once.
-    /// `false`: the client went away.
-    pub async fn begins(
-        &mut self,
+    /// Waits until it is clear that its server goes on with it. Holds little: thousands of watches wait for that at once. An
+    /// `async fn` would hold its arguments twice.
+    pub fn begun(
+        mut self: Box<Self>,
         shared: &Shared,
         down: &mut ClientSession,
-    ) -> Result<bool, ExchangeFailure> {
-        let Some(up) = self.up.as_mut().filter(|_| self.start.is_some()) else {
-            return Ok(true);
-        };
-        let piece = tokio::select! {
-            piece = next_piece(up, &mut self.start) => Some(piece),
-            _ = down.read_body_or_idle(true) => return Ok(false),
-            () = shared.shutdown.reaches(ShutdownPhase::Leaving) => None,
-        };
-        let read = match piece {
-            Some(Ok(data)) => data,
-            Some(Err(PieceError::Failed(failure))) => return Err(failure),
-            Some(Err(PieceError::BrokeOff(_))) => {
-                self.up = None;
-                None
+    ) -> impl Future<Output = Result<Delivered, ExchangeFailure>> {
+        let shutdown = &shared.shutdown;
+        async move {
+            let Some(up) = self.up.as_mut().filter(|_| self.start.is_some()) else {
+                return Ok(Delivered::Continues(self));
+            };
+            let piece = tokio::select! {
+                piece = next_piece(up, &mut self.start) => Some(piece),
+                _ = down.read_body_or_idle(true) => return Ok(Outcome::Broken.into()),
+                () = shutdown.reaches(ShutdownPhase::Leaving) => None,
+            };
+            let read = match piece {
+                Some(Ok(data)) => data,
+                Some(Err(PieceError::Failed(failure))) => return Err(failure),
+                Some(Err(PieceError::BrokeOff(_))) => {
+                    self.up = None;
+                    None
+                }
+                // Nothing waits now. What passes the rest on looks whether it fits.
+                None => self.start.take().map(|mut start| start.take_read()),
+            };
+            if let Some(data) = &read {
+                let fits = self.watch.fits(data);
+                fits.map_err(|_| ExchangeFailure::NotContinued)?;
             }
-            // Nothing waits now. What passes the rest on looks whether it fits.
-            None => self.start.take().map(|mut start| start.take_read()),
-        };
-        if let Some(data) = &read {
-            let fits = self.watch.fits(data);
-            fits.map_err(|_| ExchangeFailure::NotContinued)?;
+            self.read = read.map(Box::new);
+            Ok(Delivered::Continues(self))
         }
-        self.read = read.map(Box::new);
-        Ok(true)
     }
 
     /// Its server need not wait for it.

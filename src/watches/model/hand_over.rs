@@ -90,7 +90,7 @@ impl World {
         newest_safe(position, "", log, self.served_by.stored_here).ok()
     }
 
-    /// `plan::hand_over`: the servers of which one is asked.
+    /// `plan::successor`: the servers of which one is asked.
     fn candidates(&self, setup: &Setup, since: i64) -> Vec<usize> {
         let forgets = self.forgets(setup);
         let (snapshot, local) = snapshot((&self.etcd, &self.servers), setup.kinds, LOCAL, forgets);
