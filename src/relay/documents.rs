@@ -40,7 +40,7 @@ const MAX_DOCUMENT: usize = 64 << 20;
 const READ_TIMEOUT: Duration = Duration::from_secs(15);
 /// Longest wait of the first client for peers' OpenAPI documents, while no peer has failed.
 const OPENAPI_TIMEOUT: Duration = Duration::from_secs(5);
-/// Documents that are merged at the same time: each may need several times its size in memory.
+/// A permit for each document that is merged: that may need several times its size in memory.
 static MERGES: Semaphore = Semaphore::const_new(4);
 
 /// The task was cancelled.

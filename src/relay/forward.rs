@@ -337,9 +337,9 @@ fn for_any_server(context: &RequestContext<'_>, header: &mut Parts) -> pingora_c
     Ok(certificate)
 }
 
-/// Removes headers that the server may accept and the configuration does not name, and writes the marks that limit a
-/// request to one reroute. As long as it is not known which headers the server accepts over a connection that presents the
-/// proxy client certificate, only those that clients need go over one.
+/// Removes headers that the server may accept and the configuration does not name. As long as it is not known which it
+/// accepts, only those that clients need go over a connection that presents the proxy client certificate. Then writes the
+/// marks that limit a request to one reroute.
 fn for_server_kind(
     context: &RequestContext<'_>,
     headers: &mut HeaderMap,

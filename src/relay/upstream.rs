@@ -68,6 +68,7 @@ pub enum RequestKind {
 
 /// All upstream connections of one thread with the same credentials.
 pub struct Upstreams {
+    /// Those that all these connections are made with.
     pub credentials: Arc<Credentials>,
     /// To peers or the local apiserver; without or with our certificate; for short or long-running requests: these never
     /// share one.

@@ -288,7 +288,7 @@ fn is_path_or_url(target: &[u8]) -> bool {
     target.starts_with(b"/") || begins(target, b"http://") || begins(target, b"https://")
 }
 
-/// Whether `text` begins like this, in any case.
+/// Whether `text` begins like this, whatever the case of its letters.
 fn begins(text: &[u8], like: &[u8]) -> bool {
     let start = text.get(..like.len());
     start.is_some_and(|start| start.eq_ignore_ascii_case(like))

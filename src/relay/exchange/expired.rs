@@ -137,9 +137,9 @@ pub(super) fn answer_start(
     resumed: Option<&ResumedWatch>,
     response: &ResponseHeader,
 ) -> AnswerStart {
-    // The length of one answer cannot be that of another.
     let format = match resumed.is_some_and(|watch| watch.begun().is_some()) {
         true => FrameFormat::of_answer(&response.headers),
+        // The client would get the length of this answer, and perhaps another one's body.
         false => stream_format(response),
     };
     let format = format?;

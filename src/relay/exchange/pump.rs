@@ -302,7 +302,7 @@ impl<'s, 'w> Answer<'s, 'w> {
         trailers: impl Future<Output = pingora_core::Result<Option<HeaderMap>>>,
     ) -> Option<End> {
         let ending = async {
-            // Only while the proxy is stopping a watch gets its last bookmark from it.
+            // An apiserver that ends a watch needs no last bookmark of the proxy, unless that is stopping.
             if let Some(final_bookmark) = self.final_bookmark
                 && final_bookmark.shared.shutdown.is_leaving()
             {
@@ -315,8 +315,8 @@ impl<'s, 'w> Answer<'s, 'w> {
         End::after(ending.await.map(|()| true))
     }
 
-    /// The proxy ends a long-running request, or (`is_broken`) the connection to the server broke. Then a watch may end as if
-    /// its apiserver had ended it: a reset would make the client list again.
+    /// The proxy ends a long-running request, or (`is_broken`) the connection to the server broke. In the second case a watch may
+    /// end as if its apiserver had ended it: a reset would make the client list again.
     pub(super) async fn end_early(
         &mut self,
         down: &mut ClientSession,

@@ -173,6 +173,7 @@ impl Upload {
         };
         let sent = poll_fn(|context| poll_send(writer, data, *end, context)).await;
         self.refused |= sent.is_err();
+        // All was sent, or the server takes no more.
         if sent.unwrap_or(true) {
             self.pending = None;
         }

@@ -58,11 +58,11 @@ pub enum Reason {
 
 /// Whether the body of an answer is worth reading.
 pub fn may_be(asking: &Asking<'_>, snapshot: &Snapshot, response: &ResponseHeader) -> bool {
-    // First, because most answers have other codes.
-    let may_be = may_shut_down(asking, response)
+    // The status comes first: that of most answers rules out all three.
+    let is_possible = may_shut_down(asking, response)
         || may_initialize(asking, response)
         || may_lack_etcd(asking, snapshot, response);
-    may_be && is_apiservers_own(asking, snapshot)
+    is_possible && is_apiservers_own(asking, snapshot)
 }
 
 /// What an answer says with its whole body. For one that [`may_be`] of that kind.

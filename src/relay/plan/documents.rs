@@ -38,17 +38,19 @@ pub(super) fn plan(
     last: Option<Refusal>,
 ) -> Option<Result<Route, Refusal>> {
     let (context, snapshot) = (planning.context, planning.snapshot);
-    // Whether other servers may serve the document, or add to it.
     let reads = matches!(context.method, Method::GET | Method::HEAD);
     let settings = &context.settings;
+    // No other server serves the document, or adds to it.
     if !reads || settings.discovery == DiscoveryMode::Local || !settings.rerouting {
         return None;
     }
     let shared = context.shared;
     let peer_discovery = shared.peer_discovery.load_full();
     if context.rerouted {
-        let route = rerouted(planning, request, peer_discovery);
-        return route.filter(|_| last.is_none());
+        return match last {
+            None => rerouted(planning, request, peer_discovery),
+            Some(_) => None,
+        };
     }
     let is_openapi = matches!(
         request,

@@ -157,7 +157,7 @@ impl<'a> FinalBookmark<'a> {
         }
     }
 
-    /// Waits for the end of the current frame, for a limited time and until `deadline`.
+    /// Waits for the end of the current frame, for a limited time and at most until `deadline`, if there is one.
     pub async fn whole_frame(&self, deadline: Option<Instant>) {
         let Some(watch) = &self.watch else { return };
         let frame_end = async {
@@ -180,7 +180,7 @@ impl<'a> FinalBookmark<'a> {
         }
     }
 
-    /// The stream ends, but not by the proxy: waits for etcd, and writes the bookmark.
+    /// The stream ends, and not because the proxy ends it: waits for etcd, and writes the bookmark.
     pub async fn end(&self, down: &mut ClientSession) -> pingora_core::Result<()> {
         if let Some(watch) = self.bookmarked().filter(|_| !self.goes_on(down)) {
             let end = Instant::now() + ETCD_TIMEOUT;

@@ -209,8 +209,9 @@ impl Watch {
     /// kept the resource in this etcd, and in the one that is there now.
     pub fn resume_point(&self, shared: &Shared) -> Option<ResumePoint> {
         let served_by = self.served_by();
+        let restores = served_by.restores();
         let is_proved = served_by.stored?.proof().stored_here == Some(true);
-        let is_same_etcd = shared.published.etcd.load().restores == served_by.process.0;
+        let is_same_etcd = shared.published.etcd.load().restores == restores;
         let at = lock(&self.follower).resume_point();
         at.filter(|_| is_proved && is_same_etcd)
     }
@@ -257,14 +258,14 @@ impl Watch {
     pub fn register(&self, shared: &Shared) -> Option<(Arc<SharedChangeLog>, Arc<Stored>)> {
         self.ask_again(shared);
         let mut served_by = lock(&self.served_by);
-        if served_by.process.0 != shared.published.etcd.load().restores {
+        if served_by.restores() != shared.published.etcd.load().restores {
             return None;
         }
         let stored = served_by.stored.clone()?;
         if served_by.change_log.is_none() {
             let position = lock(&self.follower).position()?;
             let change_logs = &shared.watches.change_logs;
-            let (revision, restores) = (position.revision, served_by.process.0);
+            let (revision, restores) = (position.revision, served_by.restores());
             served_by.change_log = change_logs.register(stored.root(), revision, restores);
         }
         served_by.change_log.clone().map(|log| (log, stored))
@@ -314,7 +315,7 @@ impl Watch {
         };
         let served_by = lock(&self.served_by);
         // What was read may go on with the history of an etcd that was restored since.
-        let is_same_etcd = shared.published.etcd.load().restores == served_by.process.0;
+        let is_same_etcd = shared.published.etcd.load().restores == served_by.restores();
         let stored = served_by.stored.as_ref().filter(|_| is_same_etcd);
         let stored = stored.ok_or(Withheld::ElsewhereStored)?;
         let change_log = served_by.change_log.as_ref().ok_or(Withheld::NotTold)?;
@@ -342,6 +343,11 @@ impl Watch {
 }
 
 impl ServedBy {
+    /// How often etcd was found to be restored or replaced before.
+    fn restores(&self) -> u64 {
+        self.process.0
+    }
+
     /// Asks where `server` stores `resource`, if it is given and nobody has asked its process.
     fn new(shared: &Shared, server: SocketAddr, resource: Option<&Gvr>) -> Self {
         let snapshot = shared.published.snapshot.load();
@@ -400,8 +406,8 @@ pub async fn unchanged_through(
     let (shared, namespace) = (context.shared, &resource.namespace);
     let resource = GvrRef::from(resource).owned();
     let served_by = ServedBy::new(shared, server, Some(&resource));
+    let (change_logs, restores) = (&shared.watches.change_logs, served_by.restores());
     let stored = served_by.stored?;
-    let (change_logs, restores) = (&shared.watches.change_logs, served_by.process.0);
     // For those that come back next from somewhat earlier, too.
     let from = since.saturating_sub(EARLIER).max(1);
     let change_log = change_logs.any(stored.root(), from, restores)?;
