@@ -119,8 +119,18 @@ async fn cluster(
 /// Makes clients of peers that connect as the proxy does.
 pub fn peers_maker(config: &Config) -> anyhow::Result<Maker> {
     let files = rotate::files(config);
-    let reading = FileSnapshot::read(&files);
-    maker(config, &config.peer.ca_file, &reading, of_peers)
+    maker(
+        config,
+        &config.peer.ca_file,
+        &FileSnapshot::read(&files),
+        of_peers,
+    )
+}
+
+/// Makes clients of the node's apiserver with the proxy's own rights.
+pub fn local_maker(config: &Config) -> anyhow::Result<Maker> {
+    let (files, ca_file) = (rotate::files(config), &config.api_server.ca_file);
+    maker(config, ca_file, &FileSnapshot::read(&files), local::maker)
 }
 
 /// The clients trust `ca_file` only: what is wrong with the other one hides nothing.

@@ -1,7 +1,8 @@
 //! The proxy's image, as the node's containerd has it.
 
 use std::ffi::OsStr;
-use std::io::Error;
+use std::fs::File;
+use std::io::{Error, Read as _};
 use std::path::Path;
 use std::process::{Command, Output};
 
@@ -45,6 +46,13 @@ fn ctr(options: &[&str], arguments: &[&OsStr]) -> Result<Output, Error> {
     command.args(options);
     command.args(["--namespace", "k8s.io", "images"]);
     command.args(arguments).output()
+}
+
+/// Whether an archive can be read, before anybody is asked whether it is wanted.
+pub(super) fn is_readable(archive: &Path) -> Done {
+    let read = File::open(archive).and_then(|mut file| file.read(&mut [0]));
+    let failed = |error| format!("--image-archive {}: {error}", archive.display());
+    read.map(drop).map_err(failed)
 }
 
 pub(super) fn import(archive: &Path) -> Done {

@@ -96,7 +96,8 @@ async fn installed(arguments: &InstallArguments) -> Done {
     let how = &arguments.how;
     let host = Host::new(&how.root);
     let mut options = arguments.options.clone();
-    if arguments.image_archive.is_some() {
+    if let Some(archive) = &arguments.image_archive {
+        image::is_readable(archive)?;
         options.image.get_or_insert_with(|| IMAGE.to_owned());
     }
     let (mut plan, mut settings) = planned_on(&host, &options, 1)?;

@@ -124,16 +124,18 @@ impl Servers {
         let _ = self.etcd.ask(delete).await;
     }
 
-    /// Deletes the record of this server, which would outlive it.
-    pub(super) async fn forget_own(&self) -> Result<(), String> {
+    /// Deletes the records of this server, which would outlive it. Returns its IDs.
+    pub(super) async fn forget_own(&self) -> Result<Vec<String>, String> {
         let (own, _) = self.known().await?;
-        for (id, ..) in own.iter().filter(|(_, _, live)| live.is_none()) {
+        let dead = own.into_iter().filter(|(_, _, live)| live.is_none());
+        let ids: Vec<_> = dead.map(|(id, ..)| id).collect();
+        for id in &ids {
             let key = self.etcd.keys.of(Topic::Servers) + id;
             let delete =
                 async |mut client: Client| client.delete(key.as_str(), None).await.map_err(failed);
             self.etcd.ask(delete).await?;
         }
-        Ok(())
+        Ok(ids)
     }
 }
 

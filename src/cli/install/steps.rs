@@ -3,13 +3,14 @@
 use std::time::Duration;
 
 use http::StatusCode;
+use tokio::signal::ctrl_c;
 use tokio::time::{Instant, sleep};
 
 use super::change::begin;
 use super::host::{BEFORE, Done, Host};
 use super::image;
 use super::servers::{LOCK_RENEWAL, Servers};
-use crate::cli::doctor::peers_maker;
+use crate::cli::doctor::{local_maker, peers_maker};
 use crate::cli::fetch;
 use crate::cli::terminal::complain;
 use crate::cli::wait::until_nothing_lacks;
@@ -18,6 +19,7 @@ use crate::install::normal;
 use crate::install::state::State;
 use crate::local::process;
 use crate::log_throttle::chain;
+use crate::publish::lease;
 
 const PAUSE: Duration = Duration::from_millis(200);
 /// etcd is asked so often for the lock.
@@ -27,6 +29,9 @@ const LOCK_PAUSE: Duration = Duration::from_secs(1);
 const TIME_TO_STOP: Duration = Duration::from_secs(45);
 /// As long as kubelet may take to start what it has tried in vain for a while.
 const TIME_TO_RETURN: Duration = Duration::from_secs(120);
+
+const BROKEN_OFF: &str =
+    "stopped before the end: the same command goes on, and uninstall kubeadm undoes what was done";
 
 /// A node that is to be changed.
 pub(super) struct Node {
@@ -45,22 +50,30 @@ pub(super) struct Node {
 impl Node {
     /// One node at a time, and none while another is not ready.
     pub(super) async fn with_lock(&self, work: impl AsyncFnOnce() -> Done) -> Done {
-        let Some(servers) = &self.servers else {
-            return work().await;
-        };
-        until(self.timeout, async || may_begin(servers).await).await?;
-        let renewal = async {
-            loop {
-                sleep(LOCK_RENEWAL).await;
-                // It is tried again before it ends.
-                let _ = servers.lock().await;
+        let working = async {
+            let Some(servers) = &self.servers else {
+                return work().await;
+            };
+            until(self.timeout, async || may_begin(servers).await).await?;
+            let renewal = async {
+                loop {
+                    sleep(LOCK_RENEWAL).await;
+                    // It is tried again before it ends.
+                    let _ = servers.lock().await;
+                }
+            };
+            tokio::select! {
+                done = work() => done,
+                never = renewal => never,
             }
         };
         let done = tokio::select! {
-            done = work() => done,
-            never = renewal => never,
+            done = working => done,
+            Ok(()) = ctrl_c() => Err(BROKEN_OFF.to_owned()),
         };
-        servers.unlock().await;
+        if let Some(servers) = &self.servers {
+            servers.unlock().await;
+        }
         done
     }
 
@@ -185,10 +198,23 @@ impl Node {
         let changing = self.changed(&self.from, &self.to, self.timeout, lacking);
         changing.await?;
         if let Some(servers) = &self.servers {
-            servers.forget_own().await?;
+            let ids = servers.forget_own().await?;
+            if let Err(error) = self.delete_leases(&ids).await {
+                complain(format_args!("note: the proxy's Lease stays: {error:#}"));
+            }
         }
         self.host.finish()?;
         self.host.clean_up()
+    }
+
+    /// A proxy whose apiserver ended first could not delete its Lease, and there may be no other to do it.
+    async fn delete_leases(&self, ids: &[String]) -> anyhow::Result<()> {
+        let maker = local_maker(&self.settings)?;
+        let mut client = maker.client(self.settings.serving.bind_address);
+        for id in ids {
+            lease::remove_left(&mut client, &self.settings.identity, id).await?;
+        }
+        Ok(())
     }
 
     /// One that tells whether it is ready to nobody whom it does not know is.

@@ -65,8 +65,9 @@ pub struct LeaseKeeper {
     pub metrics: IdentityMetrics,
 }
 
+/// Why a Lease could not be read, written or deleted.
 #[derive(Debug, thiserror::Error)]
-enum LeaseError {
+pub enum LeaseError {
     #[error(transparent)]
     Client(#[from] ClientError),
     #[error("{method} {path} answered {status}")]
@@ -207,14 +208,14 @@ impl Running {
 
     /// Writes the own Lease, unless another process keeps it.
     async fn keep(&mut self, id: &Arc<str>, versions: Option<&Versions>) -> Result<(), LeaseError> {
-        let collection = collection(self.namespace());
-        let path = format!("{collection}/{id}");
+        let collection = collection(namespace(&self.keeper.config));
+        let (path, holder) = (format!("{collection}/{id}"), self.holder(id));
         for _ in 0..MOST_TRIES {
             let found = match self.ask(Method::GET, &path, None).await? {
                 Answer::Done(lease) => Some(lease),
                 Answer::Conflict | Answer::Gone => None,
             };
-            let ours = found.as_ref().is_some_and(|lease| self.is_ours(id, lease));
+            let ours = found.as_ref().is_some_and(|lease| is_held(lease, &holder));
             // The Lease that an earlier process has left is taken over.
             let may_renew = |lease| ours || (!self.held && object::is_published(lease));
             if !found.as_ref().is_none_or(may_renew) {
@@ -233,7 +234,7 @@ impl Running {
             };
             let contents = Contents {
                 id,
-                holder: &self.holder(id),
+                holder: &holder,
                 hostname: &self.keeper.hostname,
                 endpoint: self.keeper.endpoint,
                 versions,
@@ -270,23 +271,12 @@ impl Running {
 
     /// Deletes the Lease of this name if this process holds it.
     async fn remove(&mut self, id: &str) -> Result<(), LeaseError> {
-        let path = format!("{}/{id}", collection(self.namespace()));
-        for _ in 0..MOST_TRIES {
-            let Answer::Done(lease) = self.ask(Method::GET, &path, None).await? else {
-                return Ok(());
-            };
-            if !self.is_ours(id, &lease) {
-                return Ok(());
-            }
-            let version = |key: &str| lease["metadata"][key].as_str().unwrap_or_default();
-            let options = object::deletion(version("uid"), version("resourceVersion"));
-            let deleted = self.ask(Method::DELETE, &path, Some(&options)).await?;
-            if !matches!(deleted, Answer::Conflict) {
-                tracing::info!(id, "Lease deleted");
-                return Ok(());
-            }
+        let (path, holder) = (path(&self.keeper.config, id), self.holder(id));
+        let is_ours = |lease: &Value| is_held(lease, &holder);
+        if remove(&mut self.keeper.client, &path, is_ours).await? {
+            tracing::info!(id, "Lease deleted");
         }
-        Err(LeaseError::Restless(id.to_owned()))
+        Ok(())
     }
 
     /// Deletes Leases of other proxies that have not changed for their duration. Times in Leases do not count, so that
@@ -330,39 +320,84 @@ impl Running {
         path: &str,
         body: Option<&Value>,
     ) -> Result<Answer, LeaseError> {
-        let deadline = Instant::now() + PATIENCE;
-        let body = body.map(|value| Bytes::from(value.to_string()));
-        let client = &mut self.keeper.client;
-        let answer = client.call(method.clone(), path, HeaderMap::new(), body, deadline);
-        let answer = answer.await?;
-        match answer.status {
-            StatusCode::CONFLICT => Ok(Answer::Conflict),
-            // Else the namespace is missing.
-            StatusCode::NOT_FOUND if method != Method::POST => Ok(Answer::Gone),
-            status if status.is_success() => {
-                Ok(Answer::Done(serde_json::from_slice(&answer.body)?))
-            }
-            status => Err(LeaseError::Status {
-                method,
-                path: path.to_owned(),
-                status,
-            }),
-        }
-    }
-
-    fn namespace(&self) -> &str {
-        let namespaces = &self.keeper.config.lease_namespaces;
-        namespaces.first().map_or("", String::as_str)
+        ask(&mut self.keeper.client, method, path, body).await
     }
 
     fn holder(&self, id: &str) -> String {
         format!("{id}_{}", self.process)
     }
+}
 
-    /// Whether this process was the last to renew the Lease.
-    fn is_ours(&self, id: &str, lease: &Value) -> bool {
-        object::is_published(lease) && object::holder(lease) == Some(&self.holder(id))
+/// Whether the proxy with this identity was the last to renew the Lease.
+fn is_held(lease: &Value, holder: &str) -> bool {
+    object::is_published(lease) && object::holder(lease) == Some(holder)
+}
+
+/// Deletes the Lease that a proxy with server ID `id` has left, if there is one; [`LeaseKeeper`] deletes its own.
+pub async fn remove_left(
+    client: &mut Client,
+    config: &IdentityConfig,
+    id: &str,
+) -> Result<bool, LeaseError> {
+    // Others name no Lease.
+    Ok(is_subdomain(id) && remove(client, &path(config, id), object::is_published).await?)
+}
+
+/// Deletes the Lease at `path` if it `is_ours`; whether it did.
+async fn remove(
+    client: &mut Client,
+    path: &str,
+    is_ours: impl Fn(&Value) -> bool,
+) -> Result<bool, LeaseError> {
+    for _ in 0..MOST_TRIES {
+        let Answer::Done(lease) = ask(client, Method::GET, path, None).await? else {
+            return Ok(false);
+        };
+        if !is_ours(&lease) {
+            return Ok(false);
+        }
+        let version = |key: &str| lease["metadata"][key].as_str().unwrap_or_default();
+        let options = object::deletion(version("uid"), version("resourceVersion"));
+        if !matches!(
+            ask(client, Method::DELETE, path, Some(&options)).await?,
+            Answer::Conflict
+        ) {
+            return Ok(true);
+        }
     }
+    Err(LeaseError::Restless(path.to_owned()))
+}
+
+async fn ask(
+    client: &mut Client,
+    method: Method,
+    path: &str,
+    body: Option<&Value>,
+) -> Result<Answer, LeaseError> {
+    let deadline = Instant::now() + PATIENCE;
+    let body = body.map(|value| Bytes::from(value.to_string()));
+    let answer = client.call(method.clone(), path, HeaderMap::new(), body, deadline);
+    let answer = answer.await?;
+    match answer.status {
+        StatusCode::CONFLICT => Ok(Answer::Conflict),
+        // Else the namespace is missing.
+        StatusCode::NOT_FOUND if method != Method::POST => Ok(Answer::Gone),
+        status if status.is_success() => Ok(Answer::Done(serde_json::from_slice(&answer.body)?)),
+        status => Err(LeaseError::Status {
+            method,
+            path: path.to_owned(),
+            status,
+        }),
+    }
+}
+
+fn path(config: &IdentityConfig, id: &str) -> String {
+    format!("{}/{id}", collection(namespace(config)))
+}
+
+/// Of our Lease.
+fn namespace(config: &IdentityConfig) -> &str {
+    config.lease_namespaces.first().map_or("", String::as_str)
 }
 
 fn collection(namespace: &str) -> String {

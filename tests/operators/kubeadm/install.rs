@@ -506,6 +506,8 @@ async fn a_node_gets_its_proxy_and_another_one_and_is_as_before_without() {
         .etcdctl(&["get", "--prefix", "--keys-only", "/kube-interop-proxy/"])
         .await;
     assert_eq!(keys.out.trim(), "", "what the proxy kept in etcd");
+    let leases = ["get", "leases", "--namespace=kube-system", "--output=name"];
+    assert_eq!(node.kubectl(&leases).await.out, "", "its Lease");
     kubelet.end().await;
 }
 
