@@ -95,12 +95,13 @@ refusals! {
 }
 
 impl Refusal {
+    /// `seconds`: 0 for a client that is not to wait.
     fn retry_after(self, seconds: u32) -> Option<u32> {
         let is_final = matches!(
             self,
             Refusal::NoDocument | Refusal::Unmerged | Refusal::FailedMaybeExecuted
         );
-        (self.code() == 503 && !is_final).then_some(seconds)
+        (self.code() == 503 && !is_final && seconds > 0).then_some(seconds)
     }
 
     /// What tells a peer's proxy that nothing was executed: because of this resource, or for any request.
@@ -112,7 +113,7 @@ impl Refusal {
         }
     }
 
-    /// Header and body. `ready`: the value of `X-Kubernetes-Ready`, for a client that asked; `peer`: the answer is for
+    /// Header and body. `retry_after_seconds`: 0 for a client that is not to wait; `ready`: the value of `X-Kubernetes-Ready`, for a client that asked; `peer`: the answer is for
     /// a peer's proxy.
     pub fn response(
         self,

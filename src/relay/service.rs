@@ -518,6 +518,20 @@ async fn answer_refused(
     }
 }
 
+/// Whether a kubelet deletes or creates a pod. It does that for the mirror of a static pod before it starts the pod's containers,
+/// and client-go sends it again ten times, each after `Retry-After`: kube-apiserver would not start because it is awaited.
+fn comes_before_containers(context: &RequestContext<'_>) -> bool {
+    let is_kubelet = || match &context.caller {
+        Caller::User(user) => user.groups.iter().any(|group| group == "system:nodes"),
+        _ => false,
+    };
+    let verb = context.info.verb;
+    let gvr = context.info.gvr();
+    matches!(verb, Verb::Create | Verb::Delete)
+        && gvr.is_some_and(|it| it.group.is_empty() && it.resource == "pods")
+        && is_kubelet()
+}
+
 /// Writes the answer. Returns whether the session can take another request.
 async fn write_refusal(
     context: &RequestContext<'_>,
@@ -532,7 +546,10 @@ async fn write_refusal(
         shared.metrics.ready_answered(ready);
     }
     let jitter = rand::thread_rng().gen_range(0..=config.retry_after_jitter_seconds);
-    let retry_after = config.retry_after_seconds + jitter;
+    let retry_after = match comes_before_containers(context) {
+        true => 0,
+        false => config.retry_after_seconds + jitter,
+    };
     let format = StatusFormat::accepted(context.accept.as_ref());
     let (mut header, body) = refusal.response(retry_after, ready, format, context.rerouted)?;
     context.name_proxy(&mut header)?;

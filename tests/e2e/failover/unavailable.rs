@@ -12,7 +12,7 @@ use testkit::cut::Cut;
 use testkit::double::{Fault, ScriptedAnswer};
 use testkit::etcd::{Etcd, EtcdOptions};
 use testkit::kube::KubeApiServer;
-use testkit::pki::Pki;
+use testkit::pki::{LeafOptions, Pki};
 use testkit::proxy::{Proxy, Until};
 use testkit::streaming::Response;
 use testkit::wait::eventually;
@@ -170,5 +170,33 @@ async fn real_apiservers_of_which_one_has_lost_etcd_answer_for_it() {
         assert_eq!(made.code(), 201, "{}\n{}", made.text(), proxy.log_tail());
         let read = client.get(&format!("{MAPS}/{name}")).await;
         assert_eq!(read.code(), 200, "{}", read.text());
+    }
+}
+
+/// A kubelet deletes and creates the mirror of a static pod before it starts the pod's containers: kube-apiserver's own, too.
+/// client-go would send that again ten times.
+#[tokio::test]
+async fn a_kubelet_is_not_told_to_wait_for_the_apiserver_that_it_starts() {
+    let mut single = Single::new().await;
+    let node = LeafOptions::client("system:node:a").org("system:nodes");
+    single.ground.pki.leaf("node", "ca", &node);
+    single.double.stop().await;
+    let client = single.client();
+    let pod = format!("{PODS}/kube-apiserver-a");
+    for (who, is_told) in [("node", false), ("admin", true)] {
+        for client in [client.cert(who).http1(), client.cert(who).http2()] {
+            for (method, path) in [("DELETE", pod.as_str()), ("POST", PODS)] {
+                let answer = client.request(method, path, "{}").await;
+                assert_eq!(answer.code(), 503, "{}", answer.text());
+                let header = answer.headers.contains_key("retry-after");
+                let details = answer.json()["details"]["retryAfterSeconds"].is_i64();
+                assert_eq!([header, details], [is_told; 2], "{who} {method}");
+            }
+            for path in [PODS, &format!("{pod}/log")] {
+                let answer = client.get(path).await;
+                assert_eq!(answer.code(), 503, "{}", answer.text());
+                assert!(answer.headers.contains_key("retry-after"), "{who} {path}");
+            }
+        }
     }
 }
