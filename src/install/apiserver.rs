@@ -50,7 +50,7 @@ pub(super) struct ApiServer {
     pub(super) pod: Value,
     /// Its place in `containers`.
     index: usize,
-    /// A proxy stood in it, or it was changed for one.
+    /// A proxy stood in it, or it was changed for one; also by an `uninstall` that was broken off.
     pub(super) had_proxy: bool,
 }
 
@@ -63,6 +63,7 @@ impl ApiServer {
         }
         let layout = proxy(&pod).map(|(layout, _)| layout);
         let changed = changed(&pod, layout, has_own_pod)?;
+        let was_restarted = at(&pod, &[ANNOTATIONS, &[RESTARTED]].concat()).is_some();
         take_out(&mut pod, &changed);
         let index = apiserver(&pod)?;
         let spec = pod.get_mut("spec");
@@ -72,7 +73,7 @@ impl ApiServer {
         let this = Self {
             pod,
             index,
-            had_proxy: layout.is_some() || !changed.args.is_empty(),
+            had_proxy: layout.is_some() || !changed.args.is_empty() || was_restarted,
         };
         let mut words = words(this.container()).into_iter();
         if !words.any(|word| word.starts_with("--")) {

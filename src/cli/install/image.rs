@@ -1,20 +1,30 @@
 //! The proxy's image, as the node's containerd has it.
 
 use std::ffi::OsStr;
+use std::fmt::Display;
 use std::fs::File;
 use std::io::{Error, Read as _};
+use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::{Command, Output};
 
 use super::host::Done;
+
+/// containerd's: without it `ctr` is there for nothing, as with CRI-O.
+const SOCKET: &str = "/run/containerd/containerd.sock";
 
 /// Looks for an image before a pod of it takes anything's place; one of a registry is fetched by kubelet. Without `ctr`
 /// nothing can be said.
 pub(super) fn is_there(name: &str) -> Done {
     // A runtime that hangs must not hold up the renewal of the lock.
     let listed = ctr(&["--timeout", "5s"], &["list".as_ref(), "--quiet".as_ref()]);
-    let listed = listed.ok().filter(|it| it.status.success());
-    let listed = listed.map_or(Vec::new(), |it| it.stdout);
+    let listed = match listed {
+        Ok(output) if output.status.success() => output.stdout,
+        Ok(output) if Path::new(SOCKET).exists() => {
+            return Err(told("ctr lists no images", &output));
+        }
+        Ok(_) | Err(_) => Vec::new(),
+    };
     // Docker brings a ctr too, and has its images elsewhere: none is listed.
     if listed.is_empty() || is_among(name, &String::from_utf8_lossy(&listed)) {
         return Ok(());
@@ -45,7 +55,14 @@ fn ctr(options: &[&str], arguments: &[&OsStr]) -> Result<Output, Error> {
     let mut command = Command::new("ctr");
     command.args(options);
     command.args(["--namespace", "k8s.io", "images"]);
+    // Ctrl-C is for the caller, which would take a `ctr` that was ended for one that cannot tell.
+    command.process_group(0);
     command.args(arguments).output()
+}
+
+fn told(what: impl Display, output: &Output) -> String {
+    let said = String::from_utf8_lossy(&output.stderr);
+    format!("{what}: {}", said.trim())
 }
 
 /// Whether an archive can be read, before anybody is asked whether it is wanted.
@@ -59,10 +76,7 @@ pub(super) fn import(archive: &Path) -> Done {
     let name = archive.display();
     match ctr(&[], &["import".as_ref(), archive.as_ref()]) {
         Ok(output) if output.status.success() => Ok(()),
-        Ok(output) => Err(format!(
-            "ctr cannot import {name}: {}",
-            String::from_utf8_lossy(&output.stderr).trim()
-        )),
+        Ok(output) => Err(told(format_args!("ctr cannot import {name}"), &output)),
         Err(_) => Err(format!(
             "there is no ctr to import {name} with: give it to this node's runtime (CRI-O: podman load --input {name}; \
              Docker: docker load --input {name}), then leave --image-archive out"

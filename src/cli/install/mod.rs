@@ -97,7 +97,9 @@ async fn installed(arguments: &InstallArguments) -> Done {
     let host = Host::new(&how.root);
     let mut options = arguments.options.clone();
     if let Some(archive) = &arguments.image_archive {
-        image::is_readable(archive)?;
+        if !how.dry_run && arguments.output_dir.is_none() {
+            image::is_readable(archive)?;
+        }
         options.image.get_or_insert_with(|| IMAGE.to_owned());
     }
     let (mut plan, mut settings) = planned_on(&host, &options, 1)?;
@@ -165,7 +167,9 @@ async fn uninstalled(arguments: &UninstallArguments) -> Done {
     let found = servers.only_others_serve().await;
     let reachable = found.is_ok();
     let (Ok(why) | Err(why)) = found.map(|lines| lines.join("; "));
-    if !arguments.force && (!reachable || !why.is_empty()) {
+    // Who goes on takes nothing away any more.
+    let takes = from != to && !why.is_empty();
+    if !arguments.force && (!reachable || takes) {
         return Err(format!("{why}; --force does it all the same"));
     }
     confirm(how)?;

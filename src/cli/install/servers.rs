@@ -124,18 +124,25 @@ impl Servers {
         let _ = self.etcd.ask(delete).await;
     }
 
-    /// Deletes the records of this server, which would outlive it. Returns its IDs.
-    pub(super) async fn forget_own(&self) -> Result<Vec<String>, String> {
+    /// The IDs under which this server has left a record, once its proxy says no more that it lives.
+    pub(super) async fn own_ids(&self) -> Result<Vec<String>, String> {
         let (own, _) = self.known().await?;
-        let dead = own.into_iter().filter(|(_, _, live)| live.is_none());
-        let ids: Vec<_> = dead.map(|(id, ..)| id).collect();
-        for id in &ids {
+        match own.iter().any(|(_, _, live)| live.is_some()) {
+            // That of a proxy that was killed ends by itself.
+            true => Err("the proxy's key in etcd has not ended yet".to_owned()),
+            false => Ok(own.into_iter().map(|(id, ..)| id).collect()),
+        }
+    }
+
+    /// Deletes records of this server, which would outlive it.
+    pub(super) async fn forget(&self, ids: &[String]) -> Result<(), String> {
+        for id in ids {
             let key = self.etcd.keys.of(Topic::Servers) + id;
             let delete =
                 async |mut client: Client| client.delete(key.as_str(), None).await.map_err(failed);
             self.etcd.ask(delete).await?;
         }
-        Ok(ids)
+        Ok(())
     }
 }
 

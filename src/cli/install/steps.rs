@@ -127,7 +127,8 @@ impl Node {
         let begun = Instant::now();
         let mut early = begin(&self.host, self.settings.serving.bind_address, from, to)?;
         // Nothing makes room for what may never start. kubelet fetches the image of a pod that is there.
-        if *to == self.to && !to.pods().is_empty() && from.pods() != to.pods() {
+        let is_changed = from.pods() != to.pods() || from.apiserver() != to.apiserver();
+        if *to == self.to && !to.pods().is_empty() && is_changed {
             until(limit, async || self.image_is_there()).await?;
             if self.host.node(1)?.state().apiserver() != from.apiserver() {
                 return Err("somebody changed kube-apiserver's manifest meanwhile".to_owned());
@@ -197,24 +198,41 @@ impl Node {
         };
         let changing = self.changed(&self.from, &self.to, self.timeout, lacking);
         changing.await?;
-        if let Some(servers) = &self.servers {
-            let ids = servers.forget_own().await?;
-            if let Err(error) = self.delete_leases(&ids).await {
-                complain(format_args!("note: the proxy's Lease stays: {error:#}"));
-            }
-        }
+        let Some(servers) = &self.servers else {
+            self.host.finish()?;
+            return self.host.clean_up();
+        };
+        let mut ids = Vec::new();
+        let ended = async || {
+            ids = servers.own_ids().await?;
+            Ok(())
+        };
+        until(self.timeout, ended).await?;
+        self.delete_leases(&ids).await;
+        // Without its record a call that goes on could not tell what only others serve: nothing is waited for after this.
+        servers.forget(&ids).await?;
         self.host.finish()?;
         self.host.clean_up()
     }
 
     /// A proxy whose apiserver ended first could not delete its Lease, and there may be no other to do it.
-    async fn delete_leases(&self, ids: &[String]) -> anyhow::Result<()> {
-        let maker = local_maker(&self.settings)?;
-        let mut client = maker.client(self.settings.serving.bind_address);
+    async fn delete_leases(&self, ids: &[String]) {
+        let (address, own) = (
+            self.settings.serving.bind_address,
+            self.settings.peer.advertise_address,
+        );
         for id in ids {
-            lease::remove_left(&mut client, &self.settings.identity, id).await?;
+            let deleted = async {
+                let mut client = local_maker(&self.settings)?.client(address);
+                let identity = &self.settings.identity;
+                anyhow::Ok(lease::remove_left(&mut client, identity, (id, own)).await?)
+            };
+            if let Err(error) = deleted.await {
+                complain(format_args!(
+                    "note: the proxy's Lease {id} stays: {error:#}"
+                ));
+            }
         }
-        Ok(())
     }
 
     /// One that tells whether it is ready to nobody whom it does not know is.

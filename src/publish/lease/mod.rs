@@ -333,14 +333,15 @@ fn is_held(lease: &Value, holder: &str) -> bool {
     object::is_published(lease) && object::holder(lease) == Some(holder)
 }
 
-/// Deletes the Lease that a proxy with server ID `id` has left, if there is one; [`LeaseKeeper`] deletes its own.
+/// Deletes the Lease that the proxy with this server ID and endpoint has left, if there is one; [`LeaseKeeper`] deletes its own.
 pub async fn remove_left(
     client: &mut Client,
     config: &IdentityConfig,
-    id: &str,
+    (id, endpoint): (&str, SocketAddr),
 ) -> Result<bool, LeaseError> {
+    let is_left = |lease: &Value| object::is_published(lease) && object::is_of(lease, endpoint);
     // Others name no Lease.
-    Ok(is_subdomain(id) && remove(client, &path(config, id), object::is_published).await?)
+    Ok(is_subdomain(id) && remove(client, &path(config, id), is_left).await?)
 }
 
 /// Deletes the Lease at `path` if it `is_ours`; whether it did.

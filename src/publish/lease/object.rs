@@ -98,6 +98,11 @@ pub fn is_published(lease: &Value) -> bool {
     codec::lease(lease.to_string().as_bytes()).is_ok_and(|lease| lease.published)
 }
 
+/// Whether it names this endpoint.
+pub fn is_of(lease: &Value, endpoint: SocketAddr) -> bool {
+    lease["metadata"]["annotations"][PEER_ADDRESS] == endpoint.to_string()
+}
+
 /// Who holds it.
 pub fn holder(lease: &Value) -> Option<&str> {
     lease["spec"]["holderIdentity"].as_str()

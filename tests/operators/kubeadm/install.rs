@@ -494,6 +494,8 @@ async fn a_node_gets_its_proxy_and_another_one_and_is_as_before_without() {
     );
     works(&node).await;
 
+    let leases = ["get", "leases", "--namespace=kube-system", "--output=name"];
+    assert_ne!(node.kubectl(&leases).await.out, "", "its Lease");
     let said = command(&node, &["uninstall", "kubeadm", "--yes"]).await;
     assert!(said.success, "{}{}", said.out, said.err);
     let left = manifests(&node);
@@ -506,8 +508,40 @@ async fn a_node_gets_its_proxy_and_another_one_and_is_as_before_without() {
         .etcdctl(&["get", "--prefix", "--keys-only", "/kube-interop-proxy/"])
         .await;
     assert_eq!(keys.out.trim(), "", "what the proxy kept in etcd");
-    let leases = ["get", "leases", "--namespace=kube-system", "--output=name"];
     assert_eq!(node.kubectl(&leases).await.out, "", "its Lease");
+    kubelet.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn after_ctrl_c_it_says_how_to_go_on_and_holds_no_lock() {
+    let node = prepared().await;
+    let kubelet = Playing::start(&node);
+    let original = manifests(&node)["kube-apiserver.yaml"].clone();
+    works(&node).await;
+    let mut install = node.command(binary());
+    let image = format!("--image={NO_IMAGE}");
+    install.args(["install", "kubeadm", "--yes", &image]);
+    install.arg("--root").arg(node.path("../.."));
+    let log = node.path("install.log");
+    let mut install = Process::spawn("install", &mut install, &log).unwrap();
+    eventually("there is a pod of the proxy", LONG, async || {
+        manifests(&node).len() == 2
+    })
+    .await;
+    install.signal(Signal::Int);
+    assert!(!install.wait(LONG).await.success());
+    let said = install.log_tail();
+    assert!(said.contains("the same command goes on"), "{said}");
+    let lock = node
+        .etcdctl(&["get", "/kube-interop-proxy/registry/installing"])
+        .await;
+    assert_eq!(lock.out, "", "the lock");
+    let said = command(&node, &["uninstall", "kubeadm", "--yes"]).await;
+    assert!(said.success, "{}{}", said.out, said.err);
+    let left = manifests(&node);
+    assert_eq!(left.keys().collect::<Vec<_>>(), ["kube-apiserver.yaml"]);
+    assert_eq!(yaml(&left["kube-apiserver.yaml"]), yaml(&original));
+    works(&node).await;
     kubelet.end().await;
 }
 
