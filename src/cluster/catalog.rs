@@ -36,6 +36,8 @@ pub struct Published {
     /// Notifies of every new snapshot.
     pub changed: watch::Sender<()>,
     pub etcd: Arc<ArcSwap<EtcdProgress>>,
+    /// To the followers of etcd: since this time it was restored or replaced, as a key of this proxy shows.
+    pub other_history: watch::Sender<tokio::time::Instant>,
     /// This proxy's keys, as the watches show them.
     pub own_keys: watch::Sender<Revisions>,
     /// CRDs and aggregated APIs; `None` until etcd was read.
@@ -80,6 +82,7 @@ impl Published {
                 revision: 0,
                 heard: Instant::now(),
             })),
+            other_history: watch::Sender::new(tokio::time::Instant::now()),
             own_keys: watch::Sender::default(),
             custom: watch::Sender::default(),
             former: Arc::default(),

@@ -59,7 +59,8 @@ pub fn start(
         let connector = given.connector.starting_at(number);
         let source = EtcdSource::new(connector, given.keys.of(topic), config.peer.lease_ttl);
         let (sink, log_throttle) = (sink.clone(), Arc::clone(&log_throttle));
-        control.spawn(follow(source, topic, sink, log_throttle));
+        let replaced = given.published.other_history.subscribe();
+        control.spawn(follow(source, topic, sink, replaced, log_throttle));
     }
     let etcd = EtcdReader {
         etcd: Session::new(given.connector.clone()),

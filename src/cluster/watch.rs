@@ -3,6 +3,9 @@
 //! The known revision advances with every batch, progress included, so that a broken watch resumes where it stopped. Only a
 //! compacted revision, or an etcd that was restored from a backup, causes a new list. Half a list is never visible: readers
 //! stage what comes between [`Event::Init`] and [`Event::InitDone`] until it is complete.
+//!
+//! A restored etcd that is past the known revision when it is watched again is not noticed here: who publishes this server's keys
+//! tells it.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -10,7 +13,8 @@ use std::time::Duration;
 
 use super::keys::Topic;
 use super::source::{Event, SourceError, WatchSource};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
+use tokio::time::Instant;
 
 use crate::log_throttle::{LogThrottle, warn_new};
 use crate::retry::{Backoff, jittered};
@@ -59,18 +63,22 @@ const FORBIDDEN_PAUSE: Duration = Duration::from_secs(60);
 
 const BACKOFF: Backoff = Backoff::between(Duration::from_millis(100), Duration::from_secs(10));
 
-/// Follows a topic until the queue behind `sink` is dropped, and retries after every failure. `throttle` is shared by all
-/// topics of one etcd.
+/// Follows a topic until the queue behind `sink` is dropped, and retries after every failure. `replaced`: since when etcd has
+/// another history, as somebody else has found; `throttle` is shared by all topics of one etcd.
 pub async fn follow(
     source: impl WatchSource,
     topic: Topic,
     sink: Sink,
+    replaced: watch::Receiver<Instant>,
     throttle: Arc<LogThrottle<Topic>>,
 ) {
+    let found = *replaced.borrow();
     let mut follower = Follower {
         source,
         topic,
         sink,
+        replaced,
+        found,
         throttle,
         position: None,
         failures: 0,
@@ -85,6 +93,10 @@ struct Follower<S> {
     source: S,
     topic: Topic,
     sink: Sink,
+    /// See [`follow`].
+    replaced: watch::Receiver<Instant>,
+    /// When this follower has found another history last.
+    found: Instant,
     throttle: Arc<LogThrottle<Topic>>,
     /// Up to which revision everything was sent; `None`: a new list is needed.
     position: Option<i64>,
@@ -118,10 +130,13 @@ impl<S: WatchSource> Follower<S> {
         }
         if matches!(error, SourceError::OtherHistory(_)) {
             self.position = None;
+            self.found = Instant::now();
             let _ = self.send(Event::OtherHistory).await;
         }
         if self.topic.is_optional() && error.is_denied() {
             self.position = None;
+            // Nothing of it is known.
+            self.found = Instant::now();
             pause = jittered(FORBIDDEN_PAUSE);
             let _ = self.send(Event::Forbidden).await;
         }
@@ -137,7 +152,10 @@ impl<S: WatchSource> Follower<S> {
         self.position = Some(revision);
         let mut changes = self.source.watch(revision + 1).await?;
         loop {
-            let batch = changes.next().await?;
+            let batch = tokio::select! {
+                batch = changes.next() => batch?,
+                error = self.is_replaced() => return Err(error),
+            };
             self.failures = 0;
             if let Some(after) = self.throttle.recovered(&self.topic) {
                 tracing::info!(?after, "etcd is followed again");
@@ -150,6 +168,21 @@ impl<S: WatchSource> Follower<S> {
             self.position = Some(revision);
             self.send(Event::Progress(revision)).await?;
         }
+    }
+
+    /// Waits until somebody else finds another history than that which is followed.
+    async fn is_replaced(&mut self) -> SourceError {
+        let found = self.found;
+        if self
+            .replaced
+            .wait_for(|since| *since > found)
+            .await
+            .is_err()
+        {
+            // Nobody can any more.
+            std::future::pending::<()>().await;
+        }
+        SourceError::OtherHistory("this proxy's key is not there as it was written".to_owned())
     }
 
     /// Part by part, so that no more than one is in memory.

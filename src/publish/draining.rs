@@ -32,11 +32,7 @@ impl Publisher {
 
     /// Writes the key, or removes it while it must not be there.
     pub(super) async fn write_draining(&mut self, keys: &mut IdKeys) -> Result<(), PublishError> {
-        for key in [&keys.live, &keys.draining] {
-            if key.is_of_other_history(&mut self.etcd).await? {
-                self.state.void_history();
-            }
-        }
+        self.verify_history(keys).await?;
         let taken = self.other_owner(keys).await?;
         let history_start = self.state.history_start();
         if taken.is_some() || !self.state.accepts() || history_start == i64::MAX {

@@ -63,23 +63,25 @@ impl EtcdKey {
         self.known.as_ref().map_or(0, |known| known.revision)
     }
 
-    /// Whether etcd has another history than that in which this key got its known revision: it was restored from a backup
-    /// or replaced. Then the key did not have this revision at this revision.
-    pub async fn is_of_other_history(&self, etcd: &mut Session) -> Result<bool, SourceError> {
+    /// Whether etcd has the history in which this key got its known revision, and was not restored from a backup or replaced.
+    /// `None`: the key has ended, and etcd has compacted what was then.
+    pub async fn has_its_history(&self, etcd: &mut Session) -> Result<Option<bool>, SourceError> {
         let revision = self.revision();
         if revision == 0 {
-            return Ok(false);
+            return Ok(Some(true));
         }
+        let mut absent = Some(false);
         let options = GetOptions::new().with_revision(revision).with_keys_only();
         let answer = match get(etcd, &self.key, options).await {
-            // That revision is compacted, unless the key is another one now.
-            Err(error) if error.is_out_of_range() => {
+            Err(error) if error.is_future() => return Ok(Some(false)),
+            Err(error) if error.is_compacted() => {
+                absent = None;
                 get(etcd, &self.key, GetOptions::new().with_keys_only()).await?
             }
             answer => answer?,
         };
         let there = answer.kvs().first().map(|kv| kv.mod_revision());
-        Ok(there != Some(revision))
+        Ok(there.map_or(absent, |there| Some(there == revision)))
     }
 
     /// Reads the value; the next write may replace it.

@@ -131,7 +131,7 @@ pub fn start(
         own: given.own.clone(),
         state: given.local.clone(),
         view,
-        custom: published.custom.subscribe(),
+        published: published.clone(),
         entry: None,
         duplicate: metrics.duplicate_id,
         failures: 0,

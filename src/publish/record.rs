@@ -22,7 +22,7 @@ use tokio::time::{Instant, timeout};
 use super::announcement::Announcement;
 use super::etcd_key::{EtcdKey, names};
 use crate::cluster::absence::{Revisions, revisions};
-use crate::cluster::catalog::OwnServer;
+use crate::cluster::catalog::{OwnServer, Published};
 use crate::cluster::codec::{PeerEndpoint, encode_endpoints};
 use crate::cluster::connector::{REQUEST_TIMEOUT, Session};
 use crate::cluster::json;
@@ -30,7 +30,6 @@ use crate::cluster::keys::{EtcdKeys, Topic, claim};
 use crate::cluster::record::{LiveKey, Record, pack};
 use crate::cluster::source::SourceError;
 use crate::config::Config;
-use crate::kube::gvr::Custom;
 use crate::local::discovery::LocalView;
 use crate::local::state::LocalState;
 use crate::log_throttle::{LogThrottle, chain, warn_new};
@@ -46,8 +45,7 @@ pub struct Publisher {
     pub state: Arc<LocalState>,
     /// What the apiserver serves itself.
     pub view: watch::Receiver<LocalView>,
-    /// `None` until etcd was read.
-    pub custom: watch::Receiver<Option<Arc<Custom>>>,
+    pub published: Published,
     /// The apiserver's ID, and the entry below `peerserverleases` that was written for it.
     pub entry: Option<(Arc<str>, EtcdKey)>,
     /// 1 while another live proxy claims our ID.
@@ -74,6 +72,8 @@ pub(super) struct IdKeys {
     since: Option<i64>,
     /// The live key is ours.
     lives: bool,
+    /// When etcd was seen last to have the history in which they were written.
+    verified: Instant,
 }
 
 /// How often the record is rewritten within its lifetime, so that it outlives its server by nearly that time.
@@ -214,6 +214,7 @@ impl Publisher {
             at: None,
             since: None,
             lives: false,
+            verified: Instant::now(),
             id,
         }
     }
@@ -228,9 +229,7 @@ impl Publisher {
 
     async fn write(&mut self, keys: &mut IdKeys) -> Result<(), PublishError> {
         // Before anything is published: a history from before means nothing to this etcd.
-        if keys.live.is_of_other_history(&mut self.etcd).await? {
-            self.state.void_history();
-        }
+        self.verify_history(keys).await?;
         let expected = keys.record.revision();
         let owner = self.check_owner(keys).await;
         let duplicate = match &owner {
@@ -254,6 +253,24 @@ impl Publisher {
         let serves = self.state.serves();
         let apiserver = self.own.apiserver_id.borrow().clone();
         Ok(self.write_entry(apiserver.filter(|_| serves)).await?)
+    }
+
+    /// Finds out whether etcd has the history in which these keys were written.
+    pub(super) async fn verify_history(&mut self, keys: &mut IdKeys) -> Result<(), SourceError> {
+        let now = Instant::now();
+        for key in [&keys.live, &keys.draining] {
+            let found = key.has_its_history(&mut self.etcd).await?;
+            if found != Some(true) {
+                // Who was away for long only cannot tell: that voids nobody else's history.
+                if found == Some(false) {
+                    self.published.other_history.send_replace(keys.verified);
+                }
+                self.state.void_history();
+                return Ok(());
+            }
+        }
+        keys.verified = now;
+        Ok(())
     }
 
     async fn write_record(&mut self, keys: &mut IdKeys, now: Record) -> Result<(), PublishError> {
@@ -347,7 +364,7 @@ impl Publisher {
         keys.lives = false;
         self.claim(&mut keys.claim).await?;
         // Before etcd was read, requests for resources are refused.
-        if self.custom.borrow().is_some() {
+        if self.published.custom.borrow().is_some() {
             let claim = (Topic::Claims, keys.claim.revision());
             self.written.send_replace(Some(revisions(&[claim])));
         }

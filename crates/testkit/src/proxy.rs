@@ -281,6 +281,16 @@ impl Proxy {
         self.process.kill();
     }
 
+    /// SIGSTOP: connections stay open and nothing answers.
+    pub fn stop(&mut self) {
+        self.process.signal(Signal::Stop);
+    }
+
+    /// SIGCONT.
+    pub fn cont(&mut self) {
+        self.process.signal(Signal::Cont);
+    }
+
     /// Starts a terminated or killed proxy again, at the same address with the same file.
     pub async fn start_again(&mut self) {
         self.process.kill();

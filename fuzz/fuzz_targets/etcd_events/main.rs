@@ -89,7 +89,8 @@ async fn run(steps: impl Iterator<Item = Step>) {
         let (commander, source) = Source::new(&etcd, topic);
         commands.push(commander);
         let (sink, throttle) = (sink.clone(), Arc::default());
-        followers.spawn(follow(source, topic, sink, throttle));
+        let replaced = tokio::sync::watch::channel(tokio::time::Instant::now()).1;
+        followers.spawn(follow(source, topic, sink, replaced, throttle));
     }
     let mut proxy = Proxy::new(messages);
     let command = |number: u8, command| {

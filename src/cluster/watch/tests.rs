@@ -18,6 +18,22 @@ fn put(key: &str, revision: i64) -> Batch {
     }
 }
 
+fn list(revision: i64) -> FakeAnswer {
+    let listing = Listing {
+        revision,
+        items: vec![],
+        rest: None,
+    };
+    FakeAnswer::List(Ok(listing))
+}
+
+fn progress(revision: i64) -> Result<Batch, SourceError> {
+    Ok(Batch {
+        revision,
+        changes: vec![],
+    })
+}
+
 fn broken() -> SourceError {
     SourceError::Ended("test".into())
 }
@@ -25,7 +41,9 @@ fn broken() -> SourceError {
 /// Follows `fake` until `count` events were told.
 async fn events(fake: &FakeSource, count: usize) -> Vec<Event> {
     let (sink, mut received) = queue(64);
-    let follower = tokio::spawn(follow(fake.clone(), Topic::Live, sink, Arc::default()));
+    let replaced = watch::channel(Instant::now()).1;
+    let follower = follow(fake.clone(), Topic::Live, sink, replaced, Arc::default());
+    let follower = tokio::spawn(follower);
     let mut events = Vec::new();
     while events.len() < count {
         events.push(received.recv().await.unwrap().0.1);
@@ -66,19 +84,8 @@ async fn one_list_then_a_watch_from_the_next_revision() {
 #[tokio::test(start_paused = true)]
 async fn a_broken_watch_goes_on_where_progress_had_come_to() {
     let fake = FakeSource::new(vec![
-        FakeAnswer::List(Ok(Listing {
-            revision: 7,
-            items: vec![],
-            rest: None,
-        })),
-        FakeAnswer::Watch(vec![
-            Ok(put("a", 8)),
-            Ok(Batch {
-                revision: 100,
-                changes: vec![],
-            }),
-            Err(broken()),
-        ]),
+        list(7),
+        FakeAnswer::Watch(vec![Ok(put("a", 8)), progress(100), Err(broken())]),
         FakeAnswer::WatchFails(SourceError::Timeout),
         FakeAnswer::Watch(vec![Ok(put("b", 101))]),
     ]);
@@ -99,17 +106,9 @@ async fn a_broken_watch_goes_on_where_progress_had_come_to() {
 async fn only_compaction_causes_a_new_list() {
     let fake = FakeSource::new(vec![
         FakeAnswer::List(Err(broken())),
-        FakeAnswer::List(Ok(Listing {
-            revision: 7,
-            items: vec![],
-            rest: None,
-        })),
+        list(7),
         FakeAnswer::Watch(vec![Err(SourceError::Compacted(50))]),
-        FakeAnswer::List(Ok(Listing {
-            revision: 60,
-            items: vec![],
-            rest: None,
-        })),
+        list(60),
         FakeAnswer::Watch(vec![Ok(put("a", 61))]),
     ]);
     let events = events(&fake, 6).await;
@@ -134,13 +133,6 @@ async fn only_compaction_causes_a_new_list() {
 
 #[tokio::test(start_paused = true)]
 async fn an_etcd_with_another_history_is_listed_again_and_followed_from_there() {
-    let list = |revision| {
-        FakeAnswer::List(Ok(Listing {
-            revision,
-            items: vec![],
-            rest: None,
-        }))
-    };
     let fake = FakeSource::new(vec![
         list(70),
         FakeAnswer::WatchFails(SourceError::OtherHistory("restored".into())),
@@ -166,21 +158,52 @@ async fn an_etcd_with_another_history_is_listed_again_and_followed_from_there() 
     assert_eq!(fake.asked(), expected);
 }
 
+/// Found by somebody else, when it could not be seen here any more.
+#[tokio::test(start_paused = true)]
+async fn another_history_that_somebody_else_has_found_is_listed_once() {
+    let fake = FakeSource::new(vec![
+        list(70),
+        FakeAnswer::Watch(vec![]),
+        list(80),
+        FakeAnswer::Watch(vec![]),
+        list(90),
+        FakeAnswer::Watch(vec![]),
+    ]);
+    let (sink, mut received) = queue(64);
+    let replaced = watch::Sender::new(Instant::now());
+    let follower = follow(
+        fake.clone(),
+        Topic::Live,
+        sink,
+        replaced.subscribe(),
+        Arc::default(),
+    );
+    let follower = tokio::spawn(follower);
+    let second = Duration::from_secs(1);
+    tokio::time::sleep(second).await;
+    let before = Instant::now();
+    // Each is told twice, the second time when it was listed again.
+    for _ in 0..2 {
+        let since = Instant::now();
+        for _ in 0..2 {
+            replaced.send_replace(since);
+            tokio::time::sleep(second).await;
+        }
+    }
+    replaced.send_replace(before);
+    tokio::time::sleep(second).await;
+    follower.abort();
+    let events = std::iter::from_fn(|| received.try_recv().ok()).map(|queued| queued.0.1);
+    let lists = [70, 80, 90].map(|revision| [Event::Init, Event::InitDone(revision)]);
+    let expected = lists.join(&Event::OtherHistory);
+    assert_eq!(events.collect::<Vec<_>>(), expected);
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_member_that_lags_behind_does_not_move_the_position_back() {
     let fake = FakeSource::new(vec![
-        FakeAnswer::List(Ok(Listing {
-            revision: 7,
-            items: vec![],
-            rest: None,
-        })),
-        FakeAnswer::Watch(vec![
-            Ok(Batch {
-                revision: 5,
-                changes: vec![],
-            }),
-            Err(broken()),
-        ]),
+        list(7),
+        FakeAnswer::Watch(vec![progress(5), Err(broken())]),
         FakeAnswer::Watch(vec![Ok(put("a", 8))]),
     ]);
     events(&fake, 5).await;
@@ -196,29 +219,18 @@ async fn a_member_that_lags_behind_does_not_move_the_position_back() {
 
 #[tokio::test(start_paused = true)]
 async fn nobody_listening_ends_it() {
-    let fake = FakeSource::new(vec![
-        FakeAnswer::List(Ok(Listing {
-            revision: 7,
-            items: vec![],
-            rest: None,
-        })),
-        FakeAnswer::Watch(vec![Err(broken())]),
-    ]);
+    let fake = FakeSource::new(vec![list(7), FakeAnswer::Watch(vec![Err(broken())])]);
     let (sink, received) = queue(1);
     drop(received);
-    follow(fake, Topic::Live, sink, Arc::default()).await;
+    let replaced = watch::channel(Instant::now()).1;
+    follow(fake, Topic::Live, sink, replaced, Arc::default()).await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_list_after_the_second_compaction_in_a_row_waits() {
     let compacted = |revision| {
-        let listing = Listing {
-            revision,
-            items: vec![],
-            rest: None,
-        };
         let watch = vec![Err(SourceError::Compacted(revision + 1))];
-        [FakeAnswer::List(Ok(listing)), FakeAnswer::Watch(watch)]
+        [list(revision), FakeAnswer::Watch(watch)]
     };
     for (count, waits) in [(2, false), (3, true)] {
         let fake = FakeSource::new((0..4).flat_map(compacted).collect());

@@ -66,6 +66,16 @@ async fn in_etcd(ground: &Ground) -> BTreeSet<String> {
 
 #[tokio::test]
 async fn informers_end_with_what_a_restored_etcd_holds() {
+    informers_end_with_what_etcd_holds(false).await;
+}
+
+/// Their etcd watches go on as if nothing had been: it has been written to meanwhile.
+#[tokio::test]
+async fn also_if_the_proxies_see_etcd_only_when_it_has_come_as_far_again() {
+    informers_end_with_what_etcd_holds(true).await;
+}
+
+async fn informers_end_with_what_etcd_holds(are_frozen: bool) {
     let mut ground = Ground::new().await;
     let mut servers = [
         KubeApiServer::start(options(&ground, "cp-a"), &ground.pki).await,
@@ -80,7 +90,7 @@ async fn informers_end_with_what_a_restored_etcd_holds() {
         )
     };
     let (proxy_a, proxy_b) = tokio::join!(proxy("a", &servers[0]), proxy("b", &servers[1]));
-    let proxies = [proxy_a, proxy_b];
+    let mut proxies = [proxy_a, proxy_b];
     create(servers[0].admin(), "kept", KEPT).await;
 
     let mut informers = JoinSet::new();
@@ -117,6 +127,9 @@ async fn informers_end_with_what_a_restored_etcd_holds() {
     create(servers[0].admin(), "lost", LOST).await;
     all_know(&ground, "they know what will be lost").await;
 
+    if are_frozen {
+        proxies.iter_mut().for_each(Proxy::stop);
+    }
     ground.etcd.restore().await;
     // Written past the apiservers: these wait for revisions that etcd has not reached again.
     let mut etcd = ground.etcd.client().await;
@@ -124,6 +137,9 @@ async fn informers_end_with_what_a_restored_etcd_holds() {
         etcd.put("/registry/other", number.to_string(), None)
             .await
             .unwrap();
+    }
+    if are_frozen {
+        proxies.iter_mut().for_each(Proxy::cont);
     }
     eventually(
         "both proxies know that it is another history",
