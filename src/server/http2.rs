@@ -251,13 +251,13 @@ enum Malformed {
     Authority,
 }
 
-/// Refuses what may be understood in two ways (RFC 9113, sections 8.1.1 and 8.3.1), as pingora does.
+/// Refuses what may be understood in two ways (RFC 9113, sections 8.1.1 and 8.3.1), and a path that begins otherwise, as Go does.
 fn check<B>(request: &Request<B>) -> Result<(), Malformed> {
     let (uri, headers) = (request.uri(), request.headers());
     if !lengths_agree(headers) {
         return Err(Malformed::Length);
     }
-    if uri.path().is_empty() && request.method() != Method::CONNECT {
+    if request.method() != Method::CONNECT && !uri.path_and_query().is_some_and(is_path) {
         return Err(Malformed::Path);
     }
     let mut hosts = headers.get_all(HOST).iter().map(HeaderValue::as_bytes);
@@ -273,6 +273,12 @@ fn check<B>(request: &Request<B>) -> Result<(), Malformed> {
         true => Ok(()),
         false => Err(Malformed::Authority),
     }
+}
+
+/// Whether it is `*` or begins with a slash. What is left of a fragment alone is empty: it looks like `/`, and is none.
+fn is_path(target: &PathAndQuery) -> bool {
+    let text = target.as_str();
+    text.starts_with(['/', '*']) && (text != "/" || *target == PathAndQuery::from_static("/"))
 }
 
 /// Counts the running requests of a connection.

@@ -19,7 +19,7 @@ fn usual(more: &[Field]) -> Vec<Field> {
 async fn a_stream_is_one_request_or_none() {
     let world = World::new().await;
     let smuggled: &[u8] = b"0\r\n\r\nGET /smuggled HTTP/1.1\r\nHost: x\r\n\r\n";
-    let refused: [(&str, Vec<Field>, &[u8]); 30] = [
+    let refused: [(&str, Vec<Field>, &[u8]); 33] = [
         (
             "h2.CL, less than there is",
             usual(&[(b"content-length", b"0")]),
@@ -139,6 +139,21 @@ async fn a_stream_is_one_request_or_none() {
         (
             "a fragment for a path",
             vec![METHOD, SCHEME, (b"host", b"x"), (b":path", b"#x")],
+            b"hello",
+        ),
+        (
+            "a fragment for a path, and an authority",
+            vec![METHOD, SCHEME, AUTHORITY, (b":path", b"#x")],
+            b"hello",
+        ),
+        (
+            "a query for a path",
+            vec![METHOD, SCHEME, (b"host", b"x"), (b":path", b"?x")],
+            b"hello",
+        ),
+        (
+            "a query for a path, and an authority",
+            vec![METHOD, SCHEME, AUTHORITY, (b":path", b"?x")],
             b"hello",
         ),
         (
