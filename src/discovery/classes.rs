@@ -19,7 +19,7 @@ pub(super) struct ServerClass {
 }
 
 /// What the members of a class have in common: their version, whether they have a proxy, and what they list.
-fn contents(server: &Server) -> (Rank, Option<&str>, bool, Option<&Arc<ServedSet>>) {
+pub(super) fn contents(server: &Server) -> (Rank, Option<&str>, bool, Option<&Arc<ServedSet>>) {
     let version = server.binary_version.as_deref();
     let (has_proxy, served) = (server.kind.has_proxy(), server.served.as_ref());
     (Rank::of(server), version, has_proxy, served)
@@ -29,11 +29,6 @@ impl ServerClass {
     /// Represents the class.
     pub(super) fn first(&self) -> &Server {
         &self.members[0]
-    }
-
-    /// Whether both have the same contents, whatever their members.
-    pub(super) fn same_contents(&self, other: &Self) -> bool {
-        contents(self.first()) == contents(other.first())
     }
 
     /// Whether they have a server in common.

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::classes::{ServerClass, classes};
+use super::classes::{ServerClass, classes, contents};
 use super::openapi::OpenApiFormat;
 use super::peer_union::{PeerUnion, by_name, union};
 use crate::discovery::cache::{DocumentCache, WantedDocuments};
@@ -78,8 +78,8 @@ impl Sources {
     pub(super) fn plan(&mut self, servers: &[Server], local: &ServedSet, now: Instant) {
         let mut before = std::mem::take(&mut self.all);
         for class in classes(servers, local) {
-            let mut known = before.iter();
-            let same = known.position(|tracked| tracked.class.same_contents(&class));
+            let mut known = before.iter().map(|tracked| contents(tracked.class.first()));
+            let same = known.position(|known| known == contents(class.first()));
             let tracked = match same.map(|index| before.remove(index)) {
                 Some(tracked) => tracked.update_class(class, now),
                 None => {
