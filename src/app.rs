@@ -254,6 +254,7 @@ impl Bound {
         let config = &self.shared.config.shutdown;
         tracing::info!(delay = ?config.delay, drain = ?config.drain, "stopping");
         self.shared.shutdown.enter(ShutdownPhase::Leaving);
+        self.shared.limits.hand_overs.close();
         self.shared.callers.revalidations.send_replace(());
         let unpublished = tokio::time::timeout(UNPUBLISH_TIMEOUT, self.publishing.leave());
         let (unpublished, ()) = tokio::join!(unpublished, tokio::time::sleep(config.delay));

@@ -29,8 +29,8 @@ use pingora_core::{Error, ErrorType};
 use pingora_http::ResponseHeader;
 use tokio::sync::SemaphorePermit;
 
-use self::expired::{ANSWER_TIMEOUT, AnswerStart, answer_start};
-pub use self::expired::{ResumedWatch, expired_event};
+pub use self::expired::{ANSWER_TIMEOUT, ResumedWatch, expired_event};
+use self::expired::{AnswerStart, answer_start};
 pub use self::pump::{Delivered, Exchange, Leaving};
 use self::pump::{End, stream, termination, write};
 use self::read_first::{Beginning, ReadKind, merge, read_first};

@@ -4,10 +4,12 @@ use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use http::HeaderValue;
 use tokio::sync::{Semaphore, watch};
+use tokio::time::Instant;
 
 use crate::cluster::catalog::{OwnServer, Published};
 use crate::config::settings::SharedSettings;
@@ -117,17 +119,43 @@ const EXPIRED_WATCHES: usize = 64;
 /// At most so many watches at a time are opened anew at another server: tens of thousands may have to.
 const HAND_OVERS: usize = 64;
 
+/// For so long others are asked first, after one took too long to answer.
+const SLOW: Duration = Duration::from_secs(5);
+
 /// Permits for each server: who waits for a slow one is in nobody's way.
 #[derive(Default)]
-pub struct PermitsByServer(Mutex<HashMap<SocketAddr, Arc<Semaphore>>>);
+pub struct PermitsByServer {
+    permits: Mutex<HashMap<SocketAddr, Arc<Semaphore>>>,
+    /// When these took too long to answer last.
+    slow: Mutex<HashMap<SocketAddr, Instant>>,
+}
 
 impl PermitsByServer {
     pub fn of(&self, server: SocketAddr) -> Arc<Semaphore> {
-        let mut permits = lock(&self.0);
+        let mut permits = lock(&self.permits);
         // Those of other servers that nobody asks are not kept.
         permits.retain(|known, permits| *known == server || Arc::strong_count(permits) > 1);
         let new = || Arc::new(Semaphore::new(HAND_OVERS));
         permits.entry(server).or_insert_with(new).clone()
+    }
+
+    /// Who waits for one gets none.
+    pub fn close(&self) {
+        lock(&self.permits)
+            .values()
+            .for_each(|permits| permits.close());
+    }
+
+    /// The server took too long to answer.
+    pub fn is_slow(&self, server: SocketAddr) {
+        lock(&self.slow).insert(server, Instant::now());
+    }
+
+    /// The servers that others are asked before.
+    pub fn slow(&self, now: Instant) -> Vec<SocketAddr> {
+        let slow = lock(&self.slow);
+        let slow = slow.iter().filter(|(_, at)| **at + SLOW > now);
+        slow.map(|(server, _)| *server).collect()
     }
 }
 

@@ -20,7 +20,7 @@ use crate::watches::frames::FrameFormat;
 use crate::watches::frames::first_event::{FirstEvent, FirstLook};
 
 /// Time until another server's answer begins.
-pub(super) const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
+pub const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 /// Time for a 410 after the header of an answer: kube-apiserver sends both at once. Until then a watch keeps its request.
 const QUIET: Duration = Duration::from_secs(3);
 /// Time for the rest of an ERROR event, or of the body of a 410.
@@ -111,7 +111,7 @@ pub(super) type AnswerStart = Option<Box<BeginningBody>>;
 pub(super) struct BeginningBody {
     /// Of a server that is asked because another one has answered 410, or has stopped.
     is_asked: bool,
-    first: FirstEvent,
+    pub(super) first: FirstEvent,
     content_type: Option<HeaderValue>,
     /// For its beginning, then for its rest.
     deadline: Instant,
@@ -123,13 +123,6 @@ pub(super) enum PieceError {
     BrokeOff(Box<pingora_core::Error>),
     /// Another server is to be asked. Of the body nothing was passed.
     Failed(ExchangeFailure),
-}
-
-impl BeginningBody {
-    /// What was read, if no more is looked at.
-    pub(super) fn take_read(&mut self) -> Bytes {
-        self.first.take_kept()
-    }
 }
 
 /// What is to be looked at of an answer with this header, which passes.

@@ -156,12 +156,12 @@ impl WatchRest {
             let read = match piece {
                 Some(Ok(data)) => data,
                 Some(Err(PieceError::Failed(failure))) => return Err(failure),
-                Some(Err(PieceError::BrokeOff(_))) => {
-                    self.up = None;
-                    None
+                Some(Err(PieceError::BrokeOff(error))) => {
+                    let reused = false;
+                    return Err(ExchangeFailure::BrokeOff { error, reused });
                 }
                 // Nothing waits now. What passes the rest on looks whether it fits.
-                None => self.start.take().map(|mut start| start.take_read()),
+                None => self.start.take().map(|mut start| start.first.take_kept()),
             };
             if let Some(data) = &read {
                 let fits = self.watch.fits(data);

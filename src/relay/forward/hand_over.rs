@@ -6,7 +6,6 @@
 //! the client's stream is held, quiet. A stream that nobody can certainly go on with ends as if its apiserver had ended it.
 
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::time::Duration;
 
 use http::request::Parts;
@@ -16,15 +15,20 @@ use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Instant, sleep_until, timeout_at};
 
 use super::ForwardedRequest;
+use super::tries::report;
+use crate::kube::version::KubernetesVersion;
 use crate::metrics::Open;
 use crate::net::boxed;
 use crate::relay::client::ClientSession;
-use crate::relay::exchange::{self, Delivered, Leaving, ResumedWatch, Upload, WatchRest};
-use crate::relay::outcome::{ExchangeFailure, Outcome};
+use crate::relay::exchange::{
+    self, ANSWER_TIMEOUT, Delivered, Leaving, ResumedWatch, Upload, WatchRest,
+};
+use crate::relay::outcome::ExchangeFailure::{self, BrokeOff, Unsent};
+use crate::relay::outcome::Outcome;
 use crate::relay::plan::{self, RequestContext};
 use crate::relay::shared::Shared;
-use crate::relay::watch::{Again, AskedServers, ServedBy, Watch};
-use crate::request::caller::{Caller, ClientConnection};
+use crate::relay::watch::{Again, AskedServers, ServedBy};
+use crate::request::caller::ClientConnection;
 use crate::retry::jittered;
 use crate::routing::hand_over::StoppedWatch;
 use crate::shutdown::ShutdownPhase;
@@ -35,7 +39,7 @@ use crate::watches::metrics::{HandOverResult, LeaveReason};
 const LOOK: Duration = Duration::from_millis(500);
 /// Longest wait for the proof that a server keeps the resource in this etcd.
 const PROOF_TIMEOUT: Duration = Duration::from_secs(3);
-/// Longest wait for a permit at a server that can go on with it, in which its stream does not end for want of one.
+/// Longest wait for permits at servers that can go on with it, in which its stream does not end for want of one.
 const PACED_TIMEOUT: Duration = Duration::from_secs(60);
 /// Longest wait for the proof, and then for a permit, while a watch is still served, and is not read meanwhile.
 const SERVED_TIMEOUT: Duration = Duration::from_millis(500);
@@ -58,20 +62,18 @@ struct HandOver<'a, M> {
     make: &'a M,
     /// Makes the watches of a connection prefer the same peer.
     seed: u64,
-    watch: Arc<Watch>,
-    /// Nobody else gets the rest.
-    caller: Caller,
-    /// Who served it.
-    from: ServedBy,
-    /// Its server is shutting down, and still serves it.
-    is_served: bool,
-    /// Counts it while nobody does.
+    rest: Box<WatchRest>,
+    /// Who served it, and the version of that.
+    from: (SocketAddr, KubernetesVersion),
+    /// Counts it while nobody serves it; `None`: its server is shutting down, and still does.
     held: Option<Open<&'a IntGauge>>,
     begun: Instant,
+    /// The wait for permits does not count.
     deadline: Instant,
-    asked: AskedServers,
     /// When a server began to go on with it.
     continued: Option<Instant>,
+    /// Who is asked now.
+    asked: Option<Asked>,
 }
 
 /// A server that is asked to go on.
@@ -82,9 +84,6 @@ struct Asked {
     /// The position before, once it is asked.
     before: Option<Follower>,
 }
-
-/// The client went away.
-struct ClientGone;
 
 /// What is to be done next.
 enum Step {
@@ -99,40 +98,37 @@ enum Step {
 pub async fn hand_over(
     (shared, make, client): (&Shared, &impl MakeContext, &ClientConnection),
     session: &mut ClientSession,
-    mut rest: Box<WatchRest>,
+    rest: Box<WatchRest>,
     reason: LeaveReason,
 ) -> Delivered {
     let begun = Instant::now();
     let is_served = reason == LeaveReason::ShutsDown;
-    let is_wanted = may_go_on(shared, client, &rest);
-    // Each wait has a box of its own, those of thousands at most 384 bytes: the allocator uses one's memory for the next. 33,000
-    // watches take 1.2 times the memory of before, instead of 1.4.
-    if is_wanted && !is_served {
+    // Each wait has a box of its own, those of thousands at most 384 bytes, and this has one of at most 768, as `WatchRest::run`
+    // had: the allocator uses one's memory for the next. 33,000 watches take 1.2 times the memory of before, instead of 1.4.
+    if !is_over(&rest) && !is_served {
         boxed(|| rest.watch.asked(shared, begun + PROOF_TIMEOUT)).await;
     }
-    let new = || HandOver::new((shared, make, client.seed), &mut rest, is_served, begun);
-    let mut handed_over = match is_wanted.then(new).flatten() {
-        Some(handed_over) => handed_over,
-        None if is_served => return rest.stays(),
-        None => return boxed(|| rest.end(shared, session)).await.into(),
+    let Some(from) = who_served(shared, &rest) else {
+        return match is_served {
+            true => rest.stays(),
+            false => boxed(|| rest.end(shared, session)).await.into(),
+        };
     };
+    let with = (shared, make, client.seed);
+    let mut handed_over = HandOver::new(with, rest, from, (is_served, begun));
     let delivered = loop {
-        match handed_over.step(client, &rest) {
+        match handed_over.step(client) {
             Step::Ask(server, at) => {
-                let proved = boxed(|| handed_over.proved(session, server, at)).await;
-                let asked = handed_over.ask(session, proved).await;
-                if let Some(delivered) = asked.unwrap_or(Some(Outcome::Broken.into())) {
+                let proved = boxed(|| handed_over.prove(session, server, at)).await;
+                if let Some(delivered) = handed_over.ask(session, client, proved).await {
                     break Some(delivered);
                 }
             }
             Step::Wait if handed_over.is_to_be_held() => {
-                rest.leave();
-                handed_over.hold();
+                handed_over.rest.asked = AskedServers::default();
+                handed_over.hold(Instant::now());
             }
-            _ if handed_over.is_served => {
-                rest.asked = handed_over.asked;
-                return rest.stays();
-            }
+            _ if handed_over.is_served() => return handed_over.rest.stays(),
             Step::Wait => {
                 if !boxed(|| handed_over.wait(session)).await {
                     break Some(Outcome::Broken.into());
@@ -150,89 +146,92 @@ pub async fn hand_over(
     let gap = continued - handed_over.begun;
     shared.metrics.watches.handed_over(reason, result, gap);
     match delivered {
-        Some(Delivered::Continues(mut next)) => {
-            next.asked = handed_over.asked;
-            Delivered::Continues(next)
-        }
-        Some(ended) => ended,
-        None => boxed(|| rest.end(shared, session)).await.into(),
+        Some(delivered) => delivered,
+        None => boxed(|| handed_over.rest.end(shared, session)).await.into(),
     }
 }
 
-/// Whether the client still waits for more, and would still be let in.
-fn may_go_on(shared: &Shared, client: &ClientConnection, rest: &WatchRest) -> bool {
+/// Whether the time is over for which the client wanted to wait.
+fn is_over(rest: &WatchRest) -> bool {
     let now = std::time::Instant::now();
     let request = rest.watch.request.as_ref();
-    request.is_some_and(|it| !it.is_over(now)) && rest.dependencies.is_let_in(shared, client)
+    request.is_none_or(|it| it.is_over(now))
+}
+
+/// The server, and its version, of a watch that may go on at another one.
+fn who_served(shared: &Shared, rest: &WatchRest) -> Option<(SocketAddr, KubernetesVersion)> {
+    let is_wanted = shared.settings.load().watch.hand_over && !is_over(rest);
+    let served_by = is_wanted.then(|| rest.watch.served_by())?;
+    rest.watch.resume_point(shared)?;
+    // Without one it is not known who understands the request as that one did.
+    Some((served_by.server, served_by.version?))
 }
 
 impl<'a, M: MakeContext> HandOver<'a, M> {
-    /// `None`: it is not to be handed over.
     fn new(
         (shared, make, seed): (&'a Shared, &'a M, u64),
-        rest: &mut WatchRest,
-        is_served: bool,
-        begun: Instant,
-    ) -> Option<Self> {
-        let settings = shared.settings.load();
-        let (settings, watch) = (&settings.watch, &rest.watch);
-        let is_wanted = settings.hand_over && watch.request.is_some();
-        let from = is_wanted.then(|| watch.served_by())?;
-        // It is not known who understands the request as that one did.
-        from.version?;
-        watch.resume_point(shared)?;
-        let mut asked = std::mem::take(&mut rest.asked);
-        if !is_served {
-            match begun < rest.begun + SETTLED {
-                true => asked.failed(from.server, Again::AFewTimes, begun),
-                false => asked = AskedServers::default(),
-            }
-        }
-        let held = &shared.metrics.watches.held;
-        Some(Self {
+        rest: Box<WatchRest>,
+        from: (SocketAddr, KubernetesVersion),
+        (is_served, begun): (bool, Instant),
+    ) -> Self {
+        let mut new = Self {
             shared,
             make,
             seed,
-            watch: rest.watch.clone(),
-            caller: rest.dependencies.caller.clone(),
+            rest,
             from,
-            is_served,
-            held: (!is_served).then(|| Open::new(held)),
+            held: None,
             begun,
-            deadline: begun + settings.hand_over_timeout,
-            asked,
+            deadline: begun + shared.settings.load().watch.hand_over_timeout,
             continued: None,
-        })
+            asked: None,
+        };
+        if !is_served {
+            match begun < new.rest.begun + SETTLED {
+                true => new.rest.asked.failed(from.0, Again::AFewTimes, begun),
+                false => new.rest.asked = AskedServers::default(),
+            }
+            new.hold(begun);
+        }
+        new
+    }
+
+    fn is_served(&self) -> bool {
+        self.held.is_none()
     }
 
     /// Whether its server need not serve it until somebody can go on with it. Not if one is asked again soon.
     fn is_to_be_held(&self) -> bool {
-        let is_pending = self.asked.is_pending(Instant::now());
-        self.is_served && !is_pending && self.watch.may_be_held(self.shared)
+        let is_pending = self.rest.asked.is_pending(Instant::now());
+        self.is_served() && !is_pending && self.rest.watch.may_be_held(self.shared)
     }
 
     /// Nobody serves it from now on.
-    fn hold(&mut self) {
+    fn hold(&mut self, now: Instant) {
+        self.rest.leave();
+        self.rest.watch.is_left();
         self.held = Some(Open::new(&self.shared.metrics.watches.held));
-        self.is_served = false;
-        self.asked = AskedServers::default();
-        self.begun = Instant::now();
-        self.deadline = self.begun + self.shared.settings.load().watch.hand_over_timeout;
+        self.begun = now;
+        self.deadline = now + self.shared.settings.load().watch.hand_over_timeout;
     }
 
     /// Who is asked next.
-    fn step(&mut self, client: &ClientConnection, rest: &WatchRest) -> Step {
-        let shared = self.shared;
-        let is_over = shared.shutdown.is_leaving() || Instant::now() >= self.deadline;
-        if is_over || !may_go_on(shared, client, rest) {
+    fn step(&mut self, client: &ClientConnection) -> Step {
+        let (shared, rest) = (self.shared, &self.rest);
+        let is_late = Instant::now() >= self.deadline;
+        if is_late || shared.shutdown.is_leaving() || is_over(rest) {
             return Step::End;
         }
+        if !rest.dependencies.is_let_in(shared, client) {
+            // The files that say so may be half written.
+            return Step::Wait;
+        }
         // etcd may have been restored meanwhile.
-        let Some(position) = self.watch.resume_point(shared) else {
+        let Some(position) = self.rest.watch.resume_point(shared) else {
             return Step::End;
         };
         // More servers have the history from there.
-        let proved = self.watch.proved_resume_point(shared);
+        let proved = self.rest.watch.proved_resume_point(shared);
         let mut histories = Some(0);
         for at in proved.into_iter().chain([position]) {
             match self.next(at) {
@@ -240,46 +239,49 @@ impl<'a, M: MakeContext> HandOver<'a, M> {
                 Err(start) => histories = histories.zip(start).map(|(one, other)| one.max(other)),
             }
         }
-        let log = self.watch.register(shared);
+        let log = self.rest.watch.register(shared);
         if proved.is_none()
-            && let Some(at) = self.watch.proved_resume_point(shared)
+            && let Some(at) = self.rest.watch.proved_resume_point(shared)
             && let Ok(server) = self.next(at)
         {
             return Step::Ask(server, at);
         }
         // A watch cache that has answered 410 may begin later, at its first use: at a revision that etcd had by then.
-        let later = self.asked.expired().saturating_add(1);
+        let later = self.rest.asked.expired().saturating_add(1);
         let is_told = |start: i64| log.is_none_or(|(log, _)| log.is_complete_through(start));
         let is_told = histories.is_some_and(|start| is_told(start.max(later)));
-        let is_pending = self.asked.is_pending(Instant::now());
+        let is_pending = self.rest.asked.is_pending(Instant::now());
         // No history reaches back far enough, and etcd shows that something has changed: also with what it has told meanwhile.
-        match is_told && !is_pending && self.watch.proved_resume_point(shared) == proved {
+        match is_told && !is_pending && self.rest.watch.proved_resume_point(shared) == proved {
             true => Step::End,
             false => Step::Wait,
         }
     }
 
     fn next(&self, at: ResumePoint) -> Result<SocketAddr, Option<i64>> {
-        let avoided = self.asked.avoided(at.revision, Instant::now());
-        let request = self.watch.request.as_ref().ok_or(None)?;
+        let now = Instant::now();
+        let request = self.rest.watch.request.as_ref().ok_or(None)?;
         let stopped = StoppedWatch {
-            resource: self.watch.resource.borrow(),
+            resource: self.rest.watch.resource.borrow(),
             since: at.revision,
-            version: self.from.version,
+            version: Some(self.from.1),
             has_rare_parameters: request.has_rare_parameters,
         };
-        plan::successor(
-            self.shared,
-            (&stopped, self.from.server, self.seed),
-            &avoided,
-        )
+        let but = |tried: &[SocketAddr]| {
+            plan::successor(self.shared, (&stopped, self.from.0, self.seed), tried)
+        };
+        let avoided = self.rest.asked.avoided(at.revision, now);
+        match &*self.shared.limits.hand_overs.slow(now) {
+            [] => but(&avoided),
+            slow => but(&[&*avoided, slow].concat()).or_else(|_| but(&avoided)),
+        }
     }
 
     /// Waits until somebody may be able to go on; `false`: the client went away.
     async fn wait(&self, session: &mut ClientSession) -> bool {
         // The state of the local apiserver, certificates, the stop of the proxy.
         let mut changes = self.shared.callers.revalidations.subscribe();
-        if let Some((log, _)) = self.watch.register(self.shared) {
+        if let Some((log, _)) = self.rest.watch.register(self.shared) {
             log.want_progress();
         }
         let look = Instant::now() + jittered(LOOK);
@@ -290,126 +292,140 @@ impl<'a, M: MakeContext> HandOver<'a, M> {
         }
     }
 
-    /// Asks a server for the rest that is proved to keep the resource. `None`: it does not go on.
+    /// Asks the server that was proved to keep the resource, if one was. `None`: it does not go on.
     async fn ask(
         &mut self,
         session: &mut ClientSession,
-        proved: Result<Option<Box<Asked>>, ClientGone>,
-    ) -> Result<Option<Delivered>, ClientGone> {
-        let Some(mut asked) = proved? else {
-            return Ok(None);
-        };
-        let Some(permit) = boxed(|| self.permit(session, &asked)).await? else {
-            return Ok(None);
-        };
-        // etcd may have been restored meanwhile.
-        if self.watch.resume_point(self.shared).is_none() {
-            return Ok(None);
+        client: &ClientConnection,
+        proved: Result<(), Outcome>,
+    ) -> Option<Delivered> {
+        if let Err(gone) = proved {
+            return Some(gone.into());
         }
-        asked.before = Some(self.watch.resumes(asked.at));
-        let delivered = match boxed(|| self.exchange(session, &asked, permit)).await {
+        let server = self.asked.as_ref()?.served_by.server;
+        let permit = match boxed(|| self.permit(session, server)).await {
+            Ok(permit) => permit.filter(|_| self.still_suits(client))?,
+            Err(gone) => return Some(gone.into()),
+        };
+        let asked = self.asked.as_mut()?;
+        asked.before = Some(self.rest.watch.resumes(asked.at));
+        let from = (asked.served_by.server, asked.at.revision);
+        let delivered = match boxed(|| self.exchange(session, permit, from)).await {
             Ok(Delivered::Continues(next)) => boxed(|| next.begun(self.shared, session)).await,
             ended => ended,
         };
-        Ok(self.judged(*asked, delivered))
+        self.judged(delivered)
     }
 
     /// Waits for the proof that a server keeps the resource in this etcd.
-    async fn proved(
+    async fn prove(
         &mut self,
         session: &mut ClientSession,
         server: SocketAddr,
         at: ResumePoint,
-    ) -> Result<Option<Box<Asked>>, ClientGone> {
+    ) -> Result<(), Outcome> {
         let (shared, now) = (self.shared, Instant::now());
-        let deadline = match self.is_served {
+        let deadline = match self.is_served() {
             true => now + SERVED_TIMEOUT,
             false => self.deadline.min(now + PROOF_TIMEOUT),
         };
+        self.asked = None;
         let served_by = tokio::select! {
-            _ = session.read_body_or_idle(true) => return Err(ClientGone),
-            () = shared.shutdown.reaches(ShutdownPhase::Leaving) => return Ok(None),
-            served_by = self.watch.is_stored_by(shared, server, deadline) => served_by,
+            _ = session.read_body_or_idle(true) => return Err(Outcome::Broken),
+            () = shared.shutdown.reaches(ShutdownPhase::Leaving) => return Ok(()),
+            served_by = self.rest.watch.is_stored_by(shared, server, deadline) => served_by,
         };
         if served_by.is_none() {
-            self.asked.failed(server, Again::Later, Instant::now());
+            self.rest.asked.failed(server, Again::Later, Instant::now());
         }
-        Ok(served_by.map(|served_by| {
-            Box::new(Asked {
-                at,
-                served_by,
-                before: None,
-            })
-        }))
+        self.asked = served_by.map(|served_by| Asked {
+            at,
+            served_by,
+            before: None,
+        });
+        Ok(())
     }
 
-    /// Waits for a permit to ask a server. One that stops, or a proxy that does, soon gives them back.
+    /// Waits for a permit to ask the server. Who has one gives it back soon, also if the server does not answer.
     async fn permit(
         &mut self,
         session: &mut ClientSession,
-        asked: &Asked,
-    ) -> Result<Option<OwnedSemaphorePermit>, ClientGone> {
-        let (server, waiting) = (asked.served_by.server, Instant::now());
-        let limit = match self.is_served {
-            true => SERVED_TIMEOUT,
-            false => PACED_TIMEOUT,
-        };
+        server: SocketAddr,
+    ) -> Result<Option<OwnedSemaphorePermit>, Outcome> {
+        let waiting = Instant::now();
         let permits = self.shared.limits.hand_overs.of(server);
-        let permit = tokio::select! {
-            _ = session.read_body_or_idle(true) => return Err(ClientGone),
-            permit = timeout_at(waiting + limit, permits.acquire_owned()) => permit,
+        let timeout = self.shared.settings.load().watch.hand_over_timeout;
+        let latest = self.begun + timeout + PACED_TIMEOUT;
+        let limit = match self.is_served() {
+            true => waiting + SERVED_TIMEOUT,
+            false => latest,
         };
-        let Ok(Ok(permit)) = permit else {
-            self.asked.failed(server, Again::Later, Instant::now());
-            return Ok(None);
+        let permit = tokio::select! {
+            _ = session.read_body_or_idle(true) => return Err(Outcome::Broken),
+            permit = timeout_at(limit, permits.acquire_owned()) => permit,
         };
         // `watch.handOverTimeout` is for the time in which nobody can serve it.
-        self.deadline += waiting.elapsed();
-        Ok((!self.shared.shutdown.is_leaving()).then_some(permit))
+        self.deadline = latest.min(self.deadline + waiting.elapsed());
+        if permit.is_err() {
+            self.rest.asked.failed(server, Again::Later, Instant::now());
+        }
+        // They are closed when the proxy is told to stop.
+        Ok(permit.ok().and_then(Result::ok))
+    }
+
+    /// Whether the server would be chosen now, after the wait for a permit: it may have stopped or frozen, etcd may have been
+    /// restored, the client's certificate no longer count.
+    fn still_suits(&self, client: &ClientConnection) -> bool {
+        let shared = self.shared;
+        let is_chosen = |asked: &Asked| {
+            let served_by = &asked.served_by;
+            let now = ServedBy::new(shared, served_by.server, None);
+            self.next(asked.at) == Ok(served_by.server) && now.process == served_by.process
+        };
+        !shared.shutdown.is_leaving()
+            && self.rest.dependencies.is_let_in(shared, client)
+            && self.rest.watch.resume_point(shared).is_some()
+            && self.asked.as_ref().is_some_and(is_chosen)
     }
 
     /// What a server's answer means. `None`: it does not go on.
-    fn judged(
-        &mut self,
-        asked: Asked,
-        delivered: Result<Delivered, ExchangeFailure>,
-    ) -> Option<Delivered> {
+    fn judged(&mut self, delivered: Result<Delivered, ExchangeFailure>) -> Option<Delivered> {
+        let asked = self.asked.take()?;
         let failure = match delivered {
-            Ok(delivered) => {
-                self.watch.is_served_by(asked.served_by);
+            Ok(mut delivered) => {
+                self.rest.watch.is_served_by(asked.served_by);
+                if let Delivered::Continues(next) = &mut delivered {
+                    next.asked = std::mem::take(&mut self.rest.asked);
+                }
                 return Some(delivered);
             }
             Err(failure) => failure,
         };
         self.continued = None;
         if let Some(before) = asked.before {
-            self.watch.stays(before);
+            self.rest.watch.stays(before);
         }
-        let (shared, server) = (self.shared, asked.served_by.server);
-        if failure.is_refused() && server == shared.config.api_server.address {
-            shared.local.refused();
-        }
-        let failed = failure.name();
+        let (server, failed) = (asked.served_by.server, failure.name());
         tracing::debug!(%server, failed, "a watch does not go on there");
         let again = match failure {
             ExchangeFailure::Expired(_) => Again::After(asked.at.revision),
             ExchangeFailure::NotContinued => Again::AFewTimes,
             _ => Again::Later,
         };
-        self.asked.failed(server, again, Instant::now());
+        self.rest.asked.failed(server, again, Instant::now());
         None
     }
 
     async fn exchange(
         &mut self,
         session: &mut ClientSession,
-        asked: &Asked,
         permit: OwnedSemaphorePermit,
+        (server, revision): (SocketAddr, i64),
     ) -> Result<Delivered, ExchangeFailure> {
-        let (now, server) = (Instant::now(), asked.served_by.server);
-        let resumed = ResumedWatch::handed_over(&self.watch, permit);
-        let request = self.watch.request.as_ref();
-        let header = request.and_then(|it| it.after(asked.at.revision, now.into_std()));
+        let now = Instant::now();
+        let resumed = ResumedWatch::handed_over(&self.rest.watch, permit);
+        let request = self.rest.watch.request.as_ref();
+        let header = request.and_then(|it| it.after(revision, now.into_std()));
         let Some(mut header) = header else {
             // The time that the client wanted is over.
             self.deadline = now;
@@ -418,12 +434,11 @@ impl<'a, M: MakeContext> HandOver<'a, M> {
         let target = header.uri.path_and_query().map(PathAndQuery::as_str);
         let target: Box<str> = target.unwrap_or_default().into();
         let context = self.make.context(session, &mut header, &target);
-        if context.caller != self.caller {
-            // Its certificate may have expired, or no longer count.
-            self.deadline = now;
+        if context.caller != self.rest.dependencies.caller {
+            // Its certificate has just expired, or no longer counts.
             return Err(ExchangeFailure::NotContinued);
         }
-        let route = plan::to_successor(&context, self.watch.resource.borrow(), server);
+        let route = plan::to_successor(&context, self.rest.watch.resource.borrow(), server);
         // It is no target any more.
         let of_resource = false;
         let route = route.ok_or(ExchangeFailure::NotExecuted { of_resource })?;
@@ -440,6 +455,13 @@ impl<'a, M: MakeContext> HandOver<'a, M> {
             tried: &[],
         });
         let delivered = exchange::run(&exchange, session, header, &mut upload, None).await;
+        if let Err(failure @ (Unsent(_) | BrokeOff { reused: false, .. })) = &delivered {
+            report(&context, &route, failure);
+        }
+        if delivered.is_err() && now.elapsed() >= ANSWER_TIMEOUT {
+            // Before the next one gets the permit.
+            self.shared.limits.hand_overs.is_slow(server);
+        }
         self.continued = resumed.accepted();
         delivered
     }

@@ -426,7 +426,7 @@ fn local_server(shared: &Shared) -> LocalServer {
 }
 
 /// Tells the local state, the peer health and the log of an exchange that failed.
-fn report(context: &RequestContext<'_>, route: &Route, failure: &ExchangeFailure) {
+pub(super) fn report(context: &RequestContext<'_>, route: &Route, failure: &ExchangeFailure) {
     static LOG_RATE: LogRateLimit = LogRateLimit::new();
     let (shared, address) = (context.shared, route.address);
     let is_local = route.server_kind == ServerKind::Local;

@@ -58,7 +58,7 @@ pub struct ServedBy {
     /// The version that its apiserver emulates, where known.
     pub version: Option<KubernetesVersion>,
     /// Identifies its process: how often etcd was found to be restored or replaced before, and a number of its own.
-    process: (u64, u64),
+    pub process: (u64, u64),
     /// Where it stores the resource; `None`: it was not asked.
     stored: Option<Arc<Stored>>,
     /// What is read from etcd for the watch.
@@ -239,6 +239,11 @@ impl Watch {
         *lock(&self.served_by) = server;
     }
 
+    /// No server serves it: what the last one has sent of an event is not passed on.
+    pub fn is_left(&self) {
+        lock(&self.follower).frames.begin_again();
+    }
+
     /// Whether `server` is proved to keep the resource in this etcd. Asks it, and waits until `deadline`.
     pub async fn is_stored_by(
         &self,
@@ -349,7 +354,7 @@ impl ServedBy {
     }
 
     /// Asks where `server` stores `resource`, if it is given and nobody has asked its process.
-    fn new(shared: &Shared, server: SocketAddr, resource: Option<&Gvr>) -> Self {
+    pub fn new(shared: &Shared, server: SocketAddr, resource: Option<&Gvr>) -> Self {
         let snapshot = shared.published.snapshot.load();
         let is_local = server == shared.config.api_server.address;
         let mut peers = snapshot.servers.iter();

@@ -493,6 +493,62 @@ async fn who_waits_for_a_busy_server_that_can_go_on_is_not_ended() {
     assert_eq!(world.handed_over("ended").await, 0.0);
 }
 
+/// Of two peers that can go on, one answers everything but that.
+#[tokio::test]
+async fn who_waits_for_a_server_that_answers_nobody_goes_on_elsewhere() {
+    /// Half of them prefer each: several times as many as are opened there at a time.
+    const WATCHES: usize = 400;
+    const AT_A_TIME: usize = 64;
+    let mut world = World::new(3).await;
+    let from = world.revision().await;
+    let mut watches = Vec::new();
+    for _ in 0..WATCHES {
+        let path = format!("{}{from}", path(USUAL, true));
+        watches.push(world.open_path(&path).await);
+    }
+    world.until_proved().await;
+    world.doubles[1].set_fault(&path(USUAL, false), Some(Fault::Hang));
+    world.stop().await;
+    let seen = world.write("secrets", USUAL, "x").await;
+    for told in &mut watches {
+        told.expect(seen).await;
+    }
+    let asked = world.doubles[1].count(&path(USUAL, false));
+    assert!((1..2 * AT_A_TIME).contains(&asked), "{asked}");
+    assert_eq!(world.handed_over("ended").await, 0.0);
+}
+
+/// A file that is being written may lack the CA of its client for a moment.
+#[tokio::test]
+async fn a_watch_that_waits_does_not_end_because_a_file_is_half_written() {
+    const LOADED: &str = "kube_interop_proxy_certificates_loaded_total";
+    const HELD: &str = "kube_interop_proxy_watches_held";
+    let mut ground = Ground::new().await;
+    ground.pki.add_ca("other-ca", "another CA");
+    let read = |file| std::fs::read(ground.pki.path(file)).unwrap();
+    let (good, other) = (read("ca.crt"), read("other-ca.crt"));
+    let users = ground.pki.path("users.crt");
+    std::fs::write(&users, &good).unwrap();
+    let file = users.to_str().unwrap().to_owned();
+    let kept = vec![KeptInEtcd::new(&ground.etcd)];
+    let own_users = |options: ProxyOptions| options.set("serving.clientCAFile", &file);
+    let mut world = World::on(ground, &kept, v1_36(), own_users).await;
+    let mut told = world.open(USUAL).await;
+    world.until_proved().await;
+    world.stop().await;
+    let proxy = &world.proxies[0];
+    proxy.until_metric(HELD, &[], |held| held == 1.0).await;
+    for (number, file) in [&other, &good].into_iter().enumerate() {
+        std::fs::write(&users, file).unwrap();
+        let is_read = |loaded| loaded > number as f64;
+        let serving = [("files", "serving")];
+        proxy.until_metric(LOADED, &serving, is_read).await;
+    }
+    world.restart().await;
+    told.expect(world.write("secrets", USUAL, "x").await).await;
+    assert_eq!(world.handed_over("ended").await, 0.0);
+}
+
 /// The watch cache of a custom resource begins at its first use, after the history of its apiserver.
 #[tokio::test]
 async fn an_apiserver_whose_watch_cache_begins_when_it_is_asked_is_asked_again() {
