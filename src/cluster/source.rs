@@ -102,16 +102,14 @@ impl SourceError {
         self.said().contains("permission denied")
     }
 
-    /// Whether etcd has not come to the revision that was asked for.
-    pub fn is_future(&self) -> bool {
-        self.said()
-            .contains("mvcc: required revision is a future revision")
+    /// Whether etcd has no state of the revision that was asked for: it has not been written yet, or is compacted.
+    pub fn is_out_of_range(&self) -> bool {
+        self.said().contains("mvcc: required revision")
     }
 
     /// Whether etcd has compacted the revision that was asked for.
     pub fn is_compacted(&self) -> bool {
-        self.said()
-            .contains("mvcc: required revision has been compacted")
+        self.said().contains("required revision has been compacted")
     }
 
     /// Whether an answer has more bytes than this program takes, or than etcd sends.

@@ -64,24 +64,25 @@ impl EtcdKey {
     }
 
     /// Whether etcd has the history in which this key got its known revision, and was not restored from a backup or replaced.
-    /// `None`: the key has ended, and etcd has compacted what was then.
+    /// `None`: the key is another one now, and etcd has compacted what was then.
     pub async fn has_its_history(&self, etcd: &mut Session) -> Result<Option<bool>, SourceError> {
         let revision = self.revision();
         if revision == 0 {
             return Ok(Some(true));
         }
-        let mut absent = Some(false);
+        let mut is_compacted = false;
         let options = GetOptions::new().with_revision(revision).with_keys_only();
         let answer = match get(etcd, &self.key, options).await {
-            Err(error) if error.is_future() => return Ok(Some(false)),
-            Err(error) if error.is_compacted() => {
-                absent = None;
+            Err(error) if error.is_out_of_range() => {
+                is_compacted = error.is_compacted();
                 get(etcd, &self.key, GetOptions::new().with_keys_only()).await?
             }
             answer => answer?,
         };
         let there = answer.kvs().first().map(|kv| kv.mod_revision());
-        Ok(there.map_or(absent, |there| Some(there == revision)))
+        // It has ended since, or somebody else has written it.
+        let is_unknown = is_compacted && there.is_none_or(|there| there > revision);
+        Ok((!is_unknown).then_some(there == Some(revision)))
     }
 
     /// Reads the value; the next write may replace it.

@@ -117,6 +117,9 @@ async fn informers_end_with_what_etcd_holds(are_frozen: bool) {
     };
     all_know(&ground, "they know what is there").await;
     ground.etcd.back_up().await;
+    let mut etcd = ground.etcd.client().await;
+    let put = etcd.put("/registry/other", "", None).await.unwrap();
+    let backed_up = put.header().unwrap().revision();
     eventually("the apiserver writes again", LONGER, async || {
         let made = servers[0]
             .admin()
@@ -127,6 +130,16 @@ async fn informers_end_with_what_etcd_holds(are_frozen: bool) {
     create(servers[0].admin(), "lost", LOST).await;
     all_know(&ground, "they know what will be lost").await;
 
+    // By these keys they notice.
+    eventually("the proxies have written since", LONGER, async || {
+        let keys = ground
+            .etcd
+            .below("/kube-interop-proxy/registry/live/")
+            .await;
+        let are_newer = keys.iter().all(|key| key.mod_revision() > backed_up);
+        keys.len() == proxies.len() && are_newer
+    })
+    .await;
     if are_frozen {
         proxies.iter_mut().for_each(Proxy::stop);
     }
