@@ -296,11 +296,12 @@ pub fn is_of_this_etcd(context: &RequestContext<'_>, revision: i64) -> bool {
         || servers.any(|server| !server.history_void && server.reaches(revision))
 }
 
-/// Who goes on with a watch that `from` has served; `tried`: servers that do not. Nothing is asked of a server that is suspected to
-/// be frozen. If there is none, see [`StoppedWatch::histories`].
+/// Who goes on with a watch that `from` has served; `kept`: a peer that it has waited for; `tried`: servers that do not. Nothing is
+/// asked of a server that is suspected to be frozen. If there is none, see [`StoppedWatch::histories`].
 pub fn successor(
     shared: &Shared,
     (watch, from, seed): (&StoppedWatch<'_>, SocketAddr, u64),
+    kept: Option<SocketAddr>,
     tried: &[SocketAddr],
 ) -> Result<SocketAddr, Option<i64>> {
     let snapshot = shared.published.snapshot.load();
@@ -319,8 +320,11 @@ pub fn successor(
     let frozen = &shared.servers.frozen;
     let peers = watch.suitable(&snapshot);
     let peers = peers.filter(|peer| is_asked(peer) && !frozen.is_suspected(peer.endpoint));
-    let peer = choose(peers, Peers::any(&[]), seed, &shared.servers.health);
-    peer.map(|peer| peer.endpoint)
+    let (peers, health) = (Vec::from_iter(peers), &shared.servers.health);
+    let mut known = peers.iter().map(|peer| peer.endpoint);
+    let kept = known.find(|peer| Some(*peer) == kept && !health.is_suspect(*peer));
+    let choose = || choose(peers.iter().copied(), Peers::any(&[]), seed, health);
+    kept.or_else(|| choose().map(|peer| peer.endpoint))
         .ok_or_else(|| watch.histories(&snapshot, local, from, is_asked))
 }
 

@@ -142,8 +142,7 @@ pub async fn hand_over(
         Some(_) => HandOverResult::Continued,
         None => HandOverResult::Ended,
     };
-    let continued = handed_over.continued.unwrap_or_else(Instant::now);
-    let gap = continued - handed_over.begun;
+    let gap = handed_over.continued.unwrap_or_else(Instant::now) - handed_over.begun;
     shared.metrics.watches.handed_over(reason, result, gap);
     match delivered {
         Some(delivered) => delivered,
@@ -234,7 +233,7 @@ impl<'a, M: MakeContext> HandOver<'a, M> {
         let proved = self.rest.watch.proved_resume_point(shared);
         let mut histories = Some(0);
         for at in proved.into_iter().chain([position]) {
-            match self.next(at) {
+            match self.next(at, None) {
                 Ok(server) => return Step::Ask(server, at),
                 Err(start) => histories = histories.zip(start).map(|(one, other)| one.max(other)),
             }
@@ -242,7 +241,7 @@ impl<'a, M: MakeContext> HandOver<'a, M> {
         let log = self.rest.watch.register(shared);
         if proved.is_none()
             && let Some(at) = self.rest.watch.proved_resume_point(shared)
-            && let Ok(server) = self.next(at)
+            && let Ok(server) = self.next(at, None)
         {
             return Step::Ask(server, at);
         }
@@ -258,7 +257,7 @@ impl<'a, M: MakeContext> HandOver<'a, M> {
         }
     }
 
-    fn next(&self, at: ResumePoint) -> Result<SocketAddr, Option<i64>> {
+    fn next(&self, at: ResumePoint, kept: Option<SocketAddr>) -> Result<SocketAddr, Option<i64>> {
         let now = Instant::now();
         let request = self.rest.watch.request.as_ref().ok_or(None)?;
         let stopped = StoppedWatch {
@@ -267,9 +266,8 @@ impl<'a, M: MakeContext> HandOver<'a, M> {
             version: Some(self.from.1),
             has_rare_parameters: request.has_rare_parameters,
         };
-        let but = |tried: &[SocketAddr]| {
-            plan::successor(self.shared, (&stopped, self.from.0, self.seed), tried)
-        };
+        let watch = (&stopped, self.from.0, self.seed);
+        let but = |tried: &[SocketAddr]| plan::successor(self.shared, watch, kept, tried);
         let avoided = self.rest.asked.avoided(at.revision, now);
         match &*self.shared.limits.hand_overs.slow(now) {
             [] => but(&avoided),
@@ -373,14 +371,15 @@ impl<'a, M: MakeContext> HandOver<'a, M> {
         Ok(permit.ok().and_then(Result::ok))
     }
 
-    /// Whether the server would be chosen now, after the wait for a permit: it may have stopped or frozen, etcd may have been
-    /// restored, the client's certificate no longer count.
+    /// Whether the server still suits after the wait for a permit: it may have stopped or frozen, etcd may have been restored, the
+    /// client's certificate no longer count. That another one would be preferred now is no reason to queue once more.
     fn still_suits(&self, client: &ClientConnection) -> bool {
         let shared = self.shared;
         let is_chosen = |asked: &Asked| {
             let served_by = &asked.served_by;
             let now = ServedBy::new(shared, served_by.server, None);
-            self.next(asked.at) == Ok(served_by.server) && now.process == served_by.process
+            let server = served_by.server;
+            self.next(asked.at, Some(server)) == Ok(server) && now.process == served_by.process
         };
         !shared.shutdown.is_leaving()
             && self.rest.dependencies.is_let_in(shared, client)
@@ -435,7 +434,8 @@ impl<'a, M: MakeContext> HandOver<'a, M> {
         let target: Box<str> = target.unwrap_or_default().into();
         let context = self.make.context(session, &mut header, &target);
         if context.caller != self.rest.dependencies.caller {
-            // Its certificate has just expired, or no longer counts.
+            // Its certificate has just expired, or counts since a moment ago.
+            self.deadline = now;
             return Err(ExchangeFailure::NotContinued);
         }
         let route = plan::to_successor(&context, self.rest.watch.resource.borrow(), server);

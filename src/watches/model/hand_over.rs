@@ -113,7 +113,7 @@ impl World {
         suitable.filter(|server| !is_avoided(server)).collect()
     }
 
-    /// `HandOver::proved`: it is known where the server keeps the resource.
+    /// `HandOver::prove`: it is known where the server keeps the resource.
     pub(super) fn chooses(&mut self, setup: &Setup, server: usize, revision: i64) {
         let points = [self.resume_point(setup), self.proved_resume_point(setup)];
         let mut points = points.into_iter().flatten();

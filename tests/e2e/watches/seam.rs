@@ -497,7 +497,7 @@ async fn who_waits_for_a_busy_server_that_can_go_on_is_not_ended() {
 #[tokio::test]
 async fn who_waits_for_a_server_that_answers_nobody_goes_on_elsewhere() {
     /// Half of them prefer each: several times as many as are opened there at a time.
-    const WATCHES: usize = 400;
+    const WATCHES: usize = 600;
     const AT_A_TIME: usize = 64;
     let mut world = World::new(3).await;
     let from = world.revision().await;
@@ -514,7 +514,8 @@ async fn who_waits_for_a_server_that_answers_nobody_goes_on_elsewhere() {
         told.expect(seen).await;
     }
     let asked = world.doubles[1].count(&path(USUAL, false));
-    assert!((1..2 * AT_A_TIME).contains(&asked), "{asked}");
+    // Who comes when it has not been asked for a while tries it again.
+    assert!((1..3 * AT_A_TIME).contains(&asked), "{asked}");
     assert_eq!(world.handed_over("ended").await, 0.0);
 }
 
