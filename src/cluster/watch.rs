@@ -173,12 +173,8 @@ impl<S: WatchSource> Follower<S> {
     /// Waits until somebody else finds another history than that which is followed.
     async fn is_replaced(&mut self) -> SourceError {
         let found = self.found;
-        if self
-            .replaced
-            .wait_for(|since| *since > found)
-            .await
-            .is_err()
-        {
+        let replaced = self.replaced.wait_for(|since| *since > found);
+        if replaced.await.is_err() {
             // Nobody can any more.
             std::future::pending::<()>().await;
         }

@@ -19,7 +19,7 @@ pub(super) struct Facts {
     /// Each value that was read, of its own type, also items of lists; a list is its length. A value is noted even where
     /// others have problems, so that one problem does not hide another.
     read: Vec<(KeyPath, Box<dyn Any>)>,
-    pub(super) problems: Vec<(KeyPath, ProblemKind, String)>,
+    problems: Vec<(KeyPath, ProblemKind, String)>,
     pub(super) values: EffectiveValues,
 }
 
@@ -89,6 +89,11 @@ impl Facts {
             indices: Vec::from_iter(index),
         });
         self.add(path, kind, message);
+    }
+
+    /// Whether the value of `key` has a problem.
+    pub(super) fn has_problem(&self, key: &str) -> bool {
+        self.problems.iter().any(|(path, ..)| path.name == key)
     }
 
     /// All problems, in the order of the file; those without a line come last. `line`: of the key at these indices.

@@ -111,7 +111,7 @@ fn check_etcd(facts: &mut Facts) {
     }
     for key in ["etcd.caFile", "etcd.certFile", "etcd.keyFile"] {
         match (first, facts.get::<PathBuf>(key)) {
-            (true, None) if facts.problems.iter().all(|(path, ..)| path.name != key) => {
+            (true, None) if !facts.has_problem(key) => {
                 facts.missing(key, "required with https endpoints, but missing");
             }
             (false, Some(_)) => {

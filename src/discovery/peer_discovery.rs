@@ -117,7 +117,7 @@ pub struct SourceStatus {
 pub struct SharedPeerDiscovery {
     current: ArcSwap<PeerDiscovery>,
     changed: watch::Sender<u64>,
-    pub(super) sources: ArcSwap<Vec<SourceStatus>>,
+    sources: ArcSwap<Vec<SourceStatus>>,
     /// `/openapi/v2` in the forms that requests want of peers.
     wanted: watch::Sender<BTreeSet<OpenApiFormat>>,
 }
@@ -184,6 +184,10 @@ impl SharedPeerDiscovery {
         now.generation = generation;
         self.current.store(Arc::new(now));
         self.changed.send_replace(generation);
+    }
+
+    pub(super) fn publish_sources(&self, sources: Vec<SourceStatus>) {
+        self.sources.store(Arc::new(sources));
     }
 }
 

@@ -171,7 +171,7 @@ impl PeerDiscoveryReader {
         };
         let status = self.sources.status();
         self.metrics.sources(&status);
-        self.peer_discovery.sources.store(Arc::new(status));
+        self.peer_discovery.publish_sources(status);
         self.peer_discovery.publish(peer_discovery);
     }
 }

@@ -318,13 +318,15 @@ pub fn successor(
     let reroutes = shared.settings.load().rerouting && snapshot.synced;
     let is_asked = |peer: &Server| reroutes && !tried.contains(&peer.endpoint);
     let frozen = &shared.servers.frozen;
-    let peers = watch.suitable(&snapshot);
-    let peers = peers.filter(|peer| is_asked(peer) && !frozen.is_suspected(peer.endpoint));
-    let (peers, health) = (Vec::from_iter(peers), &shared.servers.health);
-    let mut known = peers.iter().map(|peer| peer.endpoint);
-    let kept = known.find(|peer| Some(*peer) == kept && !health.is_suspect(*peer));
-    let choose = || choose(peers.iter().copied(), Peers::any(&[]), seed, health);
-    kept.or_else(|| choose().map(|peer| peer.endpoint))
+    let peers = || {
+        let peers = watch.suitable(&snapshot);
+        peers.filter(|peer| is_asked(peer) && !frozen.is_suspected(peer.endpoint))
+    };
+    let health = &shared.servers.health;
+    let is_kept = |peer: SocketAddr| kept == Some(peer) && !health.is_suspect(peer);
+    let kept = peers().find(|peer| is_kept(peer.endpoint));
+    let peer = kept.or_else(|| choose(peers(), Peers::any(&[]), seed, health));
+    peer.map(|peer| peer.endpoint)
         .ok_or_else(|| watch.histories(&snapshot, local, from, is_asked))
 }
 

@@ -141,9 +141,7 @@ impl PermitsByServer {
 
     /// Who waits for one gets none.
     pub fn close(&self) {
-        lock(&self.permits)
-            .values()
-            .for_each(|permits| permits.close());
+        lock(&self.permits).values().for_each(|it| it.close());
     }
 
     /// The server took too long to answer.

@@ -376,10 +376,9 @@ impl<'a, M: MakeContext> HandOver<'a, M> {
     fn still_suits(&self, client: &ClientConnection) -> bool {
         let shared = self.shared;
         let is_chosen = |asked: &Asked| {
-            let served_by = &asked.served_by;
-            let now = ServedBy::new(shared, served_by.server, None);
-            let server = served_by.server;
-            self.next(asked.at, Some(server)) == Ok(server) && now.process == served_by.process
+            let (server, process) = (asked.served_by.server, asked.served_by.process);
+            self.next(asked.at, Some(server)) == Ok(server)
+                && ServedBy::new(shared, server, None).process == process
         };
         !shared.shutdown.is_leaving()
             && self.rest.dependencies.is_let_in(shared, client)

@@ -17,6 +17,7 @@ use crate::routing::real_apiservers::{LONGER, options};
 use crate::watches::resources::kube_client_at;
 use testkit::client::Client;
 use testkit::cluster::Ground;
+use testkit::double::kept::write;
 use testkit::kube::KubeApiServer;
 use testkit::proxy::{Proxy, Until};
 use testkit::wait::eventually;
@@ -117,9 +118,12 @@ async fn informers_end_with_what_etcd_holds(are_frozen: bool) {
     };
     all_know(&ground, "they know what is there").await;
     ground.etcd.back_up().await;
-    let mut etcd = ground.etcd.client().await;
-    let put = etcd.put("/registry/other", "", None).await.unwrap();
-    let backed_up = put.header().unwrap().revision();
+    let backed_up = write(
+        &mut ground.etcd.client().await,
+        "/registry/other",
+        &json!(0),
+    )
+    .await;
     eventually("the apiserver writes again", LONGER, async || {
         let made = servers[0]
             .admin()
