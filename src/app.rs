@@ -49,6 +49,8 @@ mod panics;
 mod stopping;
 mod takeover;
 
+pub use takeover::room;
+
 /// Longest wait for the removal of own keys and the Lease from etcd.
 const UNPUBLISH_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -218,6 +220,9 @@ impl Wiring {
         };
         let (admin, maker) = ((ports.admin, ports.secure_admin), self.given.maker);
         let admin_bound = admin::start(admin, pages, tls.clone(), maker, control);
+        // A pipe is gone once it was read.
+        let file = reload.as_ref().map(|it| it.path.clone());
+        let file = file.filter(|file| file.is_file());
         if let Some(inputs) = reload {
             reload::start(inputs, self.given.settings, reload_metrics, control);
         }
@@ -228,7 +233,7 @@ impl Wiring {
                 tracing::info!("another proxy is stopping here: this one listens when it is ready");
                 takeover::run(&relay, serving, admin_bound, &listens).await;
             }
-            takeover::give_way(&relay, serving, listens).await;
+            takeover::give_way(&relay, serving, file.as_deref(), listens).await;
         });
         let (owner, mut changes) = (shared.clone(), shared.local.changes());
         control.spawn(async move {

@@ -119,6 +119,10 @@ fn serve(path: &Path, loaded: LoadedConfig, log_filter: Option<LogFilter>) -> an
             loaded,
             log_filter,
         };
+        tokio::select! {
+            () = app::room(&config) => {}
+            () = either(&mut terminate, &mut interrupt) => return Ok(()),
+        }
         let bound = app::build(config, Some(reload))?;
         either(&mut terminate, &mut interrupt).await;
         tokio::select! {

@@ -1,6 +1,7 @@
 //! How far the shutdown of the proxy has come, as requests see it.
 
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
 use rand::Rng;
@@ -33,6 +34,8 @@ pub struct Shutdown {
     drain: Duration,
     /// When the drain began.
     drain_begin: OnceLock<Instant>,
+    /// The configuration is gone.
+    pub is_unwanted: AtomicBool,
 }
 
 impl Shutdown {
@@ -41,6 +44,7 @@ impl Shutdown {
             phase: watch::Sender::new(ShutdownPhase::Serving),
             drain,
             drain_begin: OnceLock::new(),
+            is_unwanted: AtomicBool::new(false),
         }
     }
 
@@ -50,6 +54,11 @@ impl Shutdown {
             let _ = self.drain_begin.set(Instant::now());
         }
         self.phase.send_replace(phase);
+    }
+
+    /// Whether load balancers are to send nobody here any more.
+    pub fn sends_away(&self) -> bool {
+        self.is_leaving() || self.is_unwanted.load(Relaxed)
     }
 
     /// Whether the proxy is stopping. An answer over HTTP/1 is then the last of its connection, and says so.

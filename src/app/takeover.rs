@@ -1,21 +1,27 @@
 //! When this proxy listens: not before one that is stopping at the same addresses, and not in its apiserver's way.
 //!
 //! Two proxies could accept connections: the kernel spreads them. So this one listens only when it serves everything, or
-//! when the other has stopped listening.
+//! when the other has stopped listening. One that is started before its apiserver goes to loopback waits for it.
 //!
 //! Who does not know the proxy may make the apiserver listen at the node's address again, as `kubeadm upgrade` does. It
-//! cannot, and other servers serve. Without any it gets the address: rather no proxy than no apiserver.
+//! cannot, and other servers serve. Without any it gets the address: rather no proxy than no apiserver. If the proxy's
+//! configuration is gone, as after `uninstall`, the proxy is not ready, and the apiserver gets the address as soon as the one
+//! on loopback has left.
 
 use std::io::ErrorKind;
 use std::net::{IpAddr, SocketAddr};
+use std::path::Path;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use tokio::net::TcpStream;
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 
+use crate::config::Config;
 use crate::local::process;
 use crate::relay::shared::Shared;
+use crate::server::listener::{self, Presence};
 
 /// Between two looks at whether this proxy is ready.
 const INTERVAL: Duration = Duration::from_millis(50);
@@ -25,6 +31,27 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(250);
 
 /// Longer than a restart of the apiserver takes.
 const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Waits while an apiserver that belongs on loopback has the address: kubelet would let one that ends at once wait longer.
+pub async fn room(config: &Config) {
+    let (address, begin) = (config.serving.bind_address, Instant::now());
+    // Other proxies share it.
+    let is_taken = || {
+        let bound = listener::bind(address, Presence::Optional, 1);
+        bound.is_err_and(|error| error.kind() == ErrorKind::AddrInUse)
+    };
+    if is_beside(config.api_server.address, address) && is_taken() {
+        tracing::info!(%address, "waiting until kube-apiserver is on loopback");
+        while begin.elapsed() < PATIENCE && is_taken() {
+            tokio::time::sleep(INTERVAL).await;
+        }
+    }
+}
+
+/// Whether an apiserver there, which would listen everywhere if it were not for this proxy, has its port.
+fn is_beside(apiserver: SocketAddr, serving: SocketAddr) -> bool {
+    apiserver.ip().is_loopback() && apiserver.port() == serving.port()
+}
 
 /// `serving`: where both serve; `free`: becomes true when the other proxy's admin port is this one's.
 pub(super) async fn run(
@@ -48,21 +75,34 @@ pub(super) async fn run(
 }
 
 /// Stops listening for an apiserver that needs the port, and listens again when it is on loopback. Runs until dropped.
-pub(super) async fn give_way(shared: &Shared, serving: SocketAddr, listens: watch::Sender<bool>) {
+/// `file`: the configuration.
+pub(super) async fn give_way(
+    shared: &Shared,
+    serving: SocketAddr,
+    file: Option<&Path>,
+    listens: watch::Sender<bool>,
+) {
     let address = shared.config.api_server.address;
-    if !address.ip().is_loopback() || address.port() != serving.port() {
+    if !is_beside(address, serving) {
         // Nobody else may end it.
         return std::future::pending().await;
     }
-    let mut seen = Instant::now();
+    let (mut seen, mut is_removed) = (Instant::now(), false);
     loop {
-        tokio::time::sleep(LOOK_INTERVAL).await;
-        if shared.shutdown.is_leaving() {
+        // kubelet may have the next apiserver started half a second after it has told the one before to end.
+        let interval = if is_removed { INTERVAL } else { LOOK_INTERVAL };
+        tokio::time::sleep(interval).await;
+        if let Some(file) = file {
+            is_removed = !tokio::fs::try_exists(file).await.unwrap_or(true);
+        }
+        shared.shutdown.is_unwanted.store(is_removed, Relaxed);
+        if !is_removed && shared.shutdown.is_leaving() {
             continue;
         }
         let listened = *listens.borrow();
+        let serves = shared.local.is_ready();
         let others =
-            shared.local.is_ready() || !shared.published.snapshot.load().targets.is_empty();
+            !is_removed && (serves || !shared.published.snapshot.load().targets.is_empty());
         let may_stay = listened && others || {
             let looking = move || process::listeners(address.port());
             let there = tokio::task::spawn_blocking(looking).await;
@@ -76,13 +116,13 @@ pub(super) async fn give_way(shared: &Shared, serving: SocketAddr, listens: watc
         if may_stay {
             seen = Instant::now();
         }
-        let listening = seen.elapsed() < PATIENCE;
+        let listening = may_stay || !is_removed && seen.elapsed() < PATIENCE;
         if listening != listened {
             let what = match listening {
                 true => "this proxy listens again",
-                false => "no apiserver serves, here or elsewhere: the address is given up",
+                false => "the address is given up to kube-apiserver",
             };
-            tracing::warn!(%serving, what);
+            tracing::warn!(%serving, is_removed, what);
             listens.send_replace(listening);
         }
     }

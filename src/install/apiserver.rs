@@ -63,7 +63,6 @@ impl ApiServer {
         }
         let layout = proxy(&pod).map(|(layout, _)| layout);
         let changed = changed(&pod, layout, has_own_pod)?;
-        let was_restarted = at(&pod, &[ANNOTATIONS, &[RESTARTED]].concat()).is_some();
         take_out(&mut pod, &changed);
         let index = apiserver(&pod)?;
         let spec = pod.get_mut("spec");
@@ -73,7 +72,7 @@ impl ApiServer {
         let this = Self {
             pod,
             index,
-            had_proxy: layout.is_some() || !changed.args.is_empty() || was_restarted,
+            had_proxy: layout.is_some() || !changed.args.is_empty(),
         };
         let mut words = words(this.container()).into_iter();
         if !words.any(|word| word.starts_with("--")) {

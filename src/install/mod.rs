@@ -23,13 +23,13 @@ use std::path::{Path, PathBuf};
 use data_encoding::HEXLOWER;
 use serde_yaml::Value;
 
-use self::apiserver::{ANNOTATIONS, ApiServer, PROXY, RESTARTED, proxy, without_notes};
+use self::apiserver::{ApiServer, PROXY, RESTARTED, proxy, without_notes};
 use self::layout::{ContainerInputs, own_pod};
 pub use self::layout::{DIRECTORY, IMAGE, Layout, Options};
 pub use self::node::{MANIFESTS, Node, is_for_clients};
 pub use self::settings::endpoint;
 use self::state::{CONFIG, State};
-use self::yaml::{mapping, parse, set, text as text_of, write};
+use self::yaml::{parse, set, text as text_of, write};
 use crate::config::settings::waiting;
 use crate::config::{self, Config};
 
@@ -135,14 +135,6 @@ pub fn without_proxy(manifest: &str, has_own_pod: bool) -> Result<Option<String>
         true => write(&server.pod).map(Some),
         false => Ok(None),
     }
-}
-
-/// The pod with a note: kubelet takes it for another one, and starts it at once instead of when it tries again.
-pub fn restarted(manifest: &str) -> Result<String, String> {
-    let mut pod = parse("the manifest", manifest)?;
-    let annotations = mapping(&mut pod, ANNOTATIONS).ok_or("the manifest has no annotations")?;
-    set(annotations, &[RESTARTED], Some("true".into()));
-    write(&pod)
 }
 
 /// The manifest in the form in which it is written, so that a difference shows nothing else.

@@ -338,17 +338,3 @@ fn an_edited_key_that_takes_effect_at_the_next_start_alone_brings_it_about() {
         assert_ne!(edited("rerouting: {absentServerGrace: 2h}"), first.state);
     }
 }
-
-#[test]
-fn a_pod_that_is_restarted_differs_in_a_note_that_goes_away_again() {
-    let case = &CASES[0];
-    let first = planned(case, &files(case.names), &manifest(case), None, &[]).unwrap();
-    let before = normal(&manifest(case)).unwrap();
-    let again = restarted(first.state.apiserver()).unwrap();
-    assert_ne!(again, first.state.apiserver());
-    let plain = without_proxy(&again, true).unwrap();
-    assert_eq!(plain.as_deref(), Some(before.as_str()));
-    // Of an `uninstall` that was broken off.
-    let left = without_proxy(&restarted(&before).unwrap(), false).unwrap();
-    assert_eq!(left.as_deref(), Some(before.as_str()));
-}

@@ -175,7 +175,7 @@ impl Shared {
         self.local.is_ready()
             && self.local.trusts_proxy()
             && self.announcement.is_made()
-            && !self.shutdown.is_leaving()
+            && !self.shutdown.sends_away()
     }
 
     /// Whether the snapshot is too old to prove that no server serves a resource.

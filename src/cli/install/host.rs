@@ -219,9 +219,12 @@ impl Host {
 
     /// Takes the proxy's own directory away; what others put there stays.
     pub(super) fn clean_up(&self) -> Done {
-        for name in [BEFORE, ".before", INSTALLED, ".installed", LOCK] {
+        for name in [BEFORE, INSTALLED, "new"] {
+            remove(&self.own(&format!(".{name}")))?;
             remove(&self.own(name))?;
         }
+        remove(&self.own(CONFIG))?;
+        remove(&self.own(LOCK))?;
         let directory = self.path(DIRECTORY);
         gone(&directory, fs::remove_dir(&directory))
     }

@@ -138,7 +138,9 @@ async fn installed(arguments: &InstallArguments) -> Done {
     if is_same && !node.host.is_unfinished() {
         return node.runs().await;
     }
-    if let Some(archive) = &arguments.image_archive {
+    // Another root is another machine's.
+    let archive = arguments.image_archive.as_ref();
+    if let Some(archive) = archive.filter(|_| node.host.is_whole()) {
         image::import(archive)?;
     }
     if !plan.image.contains('/') {
@@ -168,7 +170,7 @@ async fn uninstalled(arguments: &UninstallArguments) -> Done {
     let reachable = found.is_ok();
     let (Ok(why) | Err(why)) = found.map(|lines| lines.join("; "));
     // Who goes on takes nothing away any more.
-    let takes = from != to && !why.is_empty();
+    let takes = from.has_proxy()? && !why.is_empty();
     if !arguments.force && (!reachable || takes) {
         return Err(format!("{why}; --force does it all the same"));
     }

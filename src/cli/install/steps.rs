@@ -6,7 +6,7 @@ use http::StatusCode;
 use tokio::signal::ctrl_c;
 use tokio::time::{Instant, sleep};
 
-use super::change::begin;
+use super::change::{begin, replace};
 use super::host::{BEFORE, Done, Host};
 use super::image;
 use super::servers::{LOCK_RENEWAL, Servers};
@@ -122,10 +122,13 @@ impl Node {
         from: &State,
         to: &State,
         limit: Duration,
-        mut lacking: impl AsyncFnMut() -> Done,
+        lacking: impl AsyncFnMut() -> Done,
     ) -> Done {
         let begun = Instant::now();
-        let mut early = begin(&self.host, self.settings.serving.bind_address, from, to)?;
+        if begin(&self.host, from, to)? {
+            // For load balancers, as when the proxy stops.
+            sleep(self.settings.shutdown.delay).await;
+        }
         // Nothing makes room for what may never start. kubelet fetches the image of a pod that is there.
         let is_changed = from.pods() != to.pods() || from.apiserver() != to.apiserver();
         if *to == self.to && !to.pods().is_empty() && is_changed {
@@ -134,11 +137,7 @@ impl Node {
                 return Err("somebody changed kube-apiserver's manifest meanwhile".to_owned());
             }
         }
-        early.replace(&self.host, from, to)?;
-        let lacking = async || {
-            early.go_on(&self.host)?;
-            lacking().await
-        };
+        replace(&self.host, from, to)?;
         until(limit.saturating_sub(begun.elapsed()), lacking).await
     }
 

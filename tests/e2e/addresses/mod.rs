@@ -16,9 +16,12 @@ use testkit::double::{Double, DoubleOptions, v1_20};
 use testkit::etcd::{Etcd, EtcdOptions};
 use testkit::network::{Neighbor, add_address, ip, remove_address, runs_inside};
 use testkit::pki::Pki;
+use testkit::process::Signal;
 use testkit::proxy::{Proxy, Until};
-use testkit::wait::eventually;
+use testkit::wait::{eventually, holds};
 
+/// Long enough to look who listens.
+const LOOKS: Duration = Duration::from_secs(1);
 const PODS: &str = "/api/v1/namespaces/default/pods";
 
 fn socket(address: &str) -> SocketAddr {
@@ -66,6 +69,45 @@ async fn the_bind_address_itself_must_be_there() {
     assert_eq!(proxy.process().wait(LONG).await.code(), Some(1));
     let log = proxy.log_tail();
     assert!(log.contains("cannot listen on 10.9.0.1:6443"), "{log}");
+}
+
+/// As after `uninstall`, which makes the apiserver listen at this address. Others serve all the time.
+#[tokio::test]
+async fn without_its_configuration_a_proxy_leaves_its_address_with_its_apiserver() {
+    let options = |options| patient(options).set("shutdown.delay", "1m");
+    let mut cluster = Cluster::with(v1_20(), options).await;
+    let (address, client) = (cluster.proxy_a.addr(), cluster.client().cert("admin"));
+    let is_free = async || TcpListener::bind(address).await.is_ok();
+    let is_served = async || client.fresh().try_get(PODS).await.is_ok();
+    cluster.a.stop().await;
+    holds("others serve for it", LOOKS, is_served).await;
+    cluster.a.start_again().await;
+    cluster.a.set_ready(true);
+    let config = std::fs::read(cluster.proxy_a.config_file()).unwrap();
+    for _ in 0..2 {
+        std::fs::remove_file(cluster.proxy_a.config_file()).unwrap();
+        let proxy = &cluster.proxy_a;
+        eventually("balancers are told", LONG, async || !proxy.is_ready().await).await;
+        holds("its apiserver is there", LOOKS, is_served).await;
+        std::fs::write(cluster.proxy_a.config_file(), &config).unwrap();
+        eventually("it stays", LONG, async || proxy.is_ready().await).await;
+    }
+    std::fs::remove_file(cluster.proxy_a.config_file()).unwrap();
+    eventually("balancers are told", LONG, async || {
+        !cluster.proxy_a.is_ready().await
+    })
+    .await;
+    cluster.a.stop().await;
+    eventually("the address is free", LONG, is_free).await;
+    cluster.a.start_again().await;
+    eventually("it is served again", LONG, is_served).await;
+    let stopping = cluster.proxy_a.process();
+    stopping.signal(Signal::Term);
+    cluster.a.stop().await;
+    eventually("the address is free", LONG, is_free).await;
+    assert_eq!(stopping.exited(), None, "it goes on for shutdown.delay");
+    stopping.signal(Signal::Term);
+    assert_eq!(stopping.wait(LONG).await.code(), Some(1));
 }
 
 #[tokio::test]

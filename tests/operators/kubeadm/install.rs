@@ -25,6 +25,7 @@ use testkit::wait::eventually;
 const BACK_OFF: Duration = Duration::from_secs(2);
 /// The fake kubelet has no such image.
 const NO_IMAGE: &str = "registry.example/nowhere:1";
+const CONFIG: &str = "kube-interop-proxy/proxy.yaml";
 const SHUTDOWN: &str = "shutdown: {delay: 4s, drain: 2s}\n";
 
 /// A container as a process.
@@ -96,6 +97,11 @@ impl Drop for Playing {
 impl Kubelet {
     fn look(&mut self) {
         let files = manifests(&self.node);
+        if !self.node.path(CONFIG).exists() {
+            for number in 1..=self.started {
+                let _ = fs::remove_file(own_config(&self.node, number));
+            }
+        }
         self.ending
             .retain_mut(|(_, process)| process.exited().is_none());
         let stale: Vec<_> = self
@@ -162,6 +168,11 @@ impl Kubelet {
     }
 }
 
+/// What stands for the proxy's configuration in a container, and goes with it.
+fn own_config(node: &Node, number: usize) -> PathBuf {
+    node.path(&format!("config-{number}.yaml"))
+}
+
 /// Paths in the manifest are the container's; the processes get those of the test.
 fn start(node: &Node, spec: &Value, number: usize) -> Process {
     let name = spec["name"].as_str().unwrap();
@@ -175,9 +186,8 @@ fn start(node: &Node, spec: &Value, number: usize) -> Process {
         .map(|word| match word.strip_prefix("--config=") {
             None => node.here(word),
             Some(_) => {
-                let config = fs::read_to_string(node.path("kube-interop-proxy/proxy.yaml"))
-                    .unwrap_or_default();
-                let own = node.path(&format!("config-{number}.yaml"));
+                let config = fs::read_to_string(node.path(CONFIG)).unwrap_or_default();
+                let own = own_config(node, number);
                 fs::write(&own, node.here(&config) + SHUTDOWN).unwrap();
                 format!("--config={}", own.display())
             }
@@ -513,29 +523,32 @@ async fn a_node_gets_its_proxy_and_another_one_and_is_as_before_without() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn after_ctrl_c_it_says_how_to_go_on_and_holds_no_lock() {
+async fn told_to_stop_it_says_how_to_go_on_and_holds_no_lock() {
     let node = prepared().await;
     let kubelet = Playing::start(&node);
     let original = manifests(&node)["kube-apiserver.yaml"].clone();
     works(&node).await;
-    let mut install = node.command(binary());
     let image = format!("--image={NO_IMAGE}");
-    install.args(["install", "kubeadm", "--yes", &image]);
-    install.arg("--root").arg(node.path("../.."));
-    let log = node.path("install.log");
-    let mut install = Process::spawn("install", &mut install, &log).unwrap();
-    eventually("there is a pod of the proxy", LONG, async || {
-        manifests(&node).len() == 2
-    })
-    .await;
-    install.signal(Signal::Int);
-    assert!(!install.wait(LONG).await.success());
-    let said = install.log_tail();
-    assert!(said.contains("the same command goes on"), "{said}");
-    let lock = node
-        .etcdctl(&["get", "/kube-interop-proxy/registry/installing"])
+    let lock = async || {
+        let key = "/kube-interop-proxy/registry/installing";
+        node.etcdctl(&["get", key]).await.out
+    };
+    for signal in [Signal::Int, Signal::Term] {
+        let mut install = node.command(binary());
+        install.args(["install", "kubeadm", "--yes", &image]);
+        install.arg("--root").arg(node.path("../.."));
+        let log = node.path("install.log");
+        let mut install = Process::spawn("install", &mut install, &log).unwrap();
+        eventually("there is a pod of the proxy", LONG, async || {
+            !lock().await.is_empty() && manifests(&node).len() == 2
+        })
         .await;
-    assert_eq!(lock.out, "", "the lock");
+        install.signal(signal);
+        assert!(!install.wait(LONG).await.success());
+        let said = install.log_tail();
+        assert!(said.contains("the same command goes on"), "{said}");
+        assert_eq!(lock().await, "", "the lock");
+    }
     let said = command(&node, &["uninstall", "kubeadm", "--yes"]).await;
     assert!(said.success, "{}{}", said.out, said.err);
     let left = manifests(&node);

@@ -143,15 +143,24 @@ async fn kubectl_works_before_during_and_after_the_proxy() {
     assert!(direct.success, "{}", direct.err);
 }
 
-/// While the apiserver still has the node's address the proxy ends, for kubelet to start it again, and harms nobody.
+/// While the apiserver still has the node's address the proxy waits, and is in nobody's way.
 async fn comes_too_early(node: &Node, pod: &Value) {
     let mut alone = pod.clone();
     let containers = alone["spec"]["containers"].as_array_mut().unwrap();
     containers.retain(|container| container["name"] == "kube-interop-proxy");
-    let ends = node.start(&alone).ended().await;
-    let ends: Vec<_> = ends.iter().map(std::process::ExitStatus::code).collect();
-    assert_eq!(ends, [Some(1)]);
+    let mut early = node.start(&alone);
+    let log = node.path("../../kube-interop-proxy.log");
+    eventually("it waits", LONG, async || {
+        let said = std::fs::read_to_string(&log).unwrap();
+        said.contains("waiting until kube-apiserver is on loopback")
+            .then_some(())
+            .ok_or(said)
+    })
+    .await;
     works(node, 1).await;
+    early.terminate();
+    let ends = early.ended().await;
+    assert!(ends.iter().all(|it| it.success()), "{ends:?}");
 }
 
 /// What the apiserver makes the Endpoints of the `kubernetes` Service of is the node's address, although it listens on
