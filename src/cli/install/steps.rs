@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use http::StatusCode;
 use tokio::signal::ctrl_c;
+use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::{Instant, sleep};
 
 use super::change::{begin, replace};
@@ -67,9 +68,11 @@ impl Node {
                 never = renewal => never,
             }
         };
+        let mut told = signal(SignalKind::terminate()).map_err(|error| error.to_string())?;
         let done = tokio::select! {
             done = working => done,
             Ok(()) = ctrl_c() => Err(BROKEN_OFF.to_owned()),
+            Some(()) = told.recv() => Err(BROKEN_OFF.to_owned()),
         };
         if let Some(servers) = &self.servers {
             servers.unlock().await;
@@ -289,14 +292,13 @@ async fn until(limit: Duration, mut lacking: impl AsyncFnMut() -> Done) -> Done 
 async fn may_begin(servers: &Servers) -> Done {
     let why = match servers.lock().await? {
         Some(owner) => format!("another node is changed: {owner}"),
-        None => {
-            let waiting = servers.not_ready().await?;
-            if waiting.is_empty() {
-                return Ok(());
+        None => match servers.not_ready().await {
+            Ok(waiting) if waiting.is_empty() => return Ok(()),
+            found => {
+                servers.unlock().await;
+                found?.join("; ")
             }
-            servers.unlock().await;
-            waiting.join("; ")
-        }
+        },
     };
     sleep(LOCK_PAUSE).await;
     Err(why)
