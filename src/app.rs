@@ -220,9 +220,7 @@ impl Wiring {
         };
         let (admin, maker) = ((ports.admin, ports.secure_admin), self.given.maker);
         let admin_bound = admin::start(admin, pages, tls.clone(), maker, control);
-        // A pipe is gone once it was read.
         let file = reload.as_ref().map(|it| it.path.clone());
-        let file = file.filter(|file| file.is_file());
         if let Some(inputs) = reload {
             reload::start(inputs, self.given.settings, reload_metrics, control);
         }

@@ -34,7 +34,7 @@ pub struct Shutdown {
     drain: Duration,
     /// When the drain began.
     drain_begin: OnceLock<Instant>,
-    /// The configuration is gone.
+    /// The proxy is about to be removed.
     pub is_unwanted: AtomicBool,
 }
 
@@ -56,9 +56,15 @@ impl Shutdown {
         self.phase.send_replace(phase);
     }
 
-    /// Whether load balancers are to send nobody here any more.
-    pub fn sends_away(&self) -> bool {
-        self.is_leaving() || self.is_unwanted.load(Relaxed)
+    /// Why load balancers are to send nobody here any more. Who waits for this address reads the first.
+    pub fn missing(&self) -> Option<&'static str> {
+        match self.is_leaving() {
+            true => Some("stopping"),
+            false => self
+                .is_unwanted
+                .load(Relaxed)
+                .then_some("uninstall has begun"),
+        }
     }
 
     /// Whether the proxy is stopping. An answer over HTTP/1 is then the last of its connection, and says so.

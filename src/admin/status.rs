@@ -46,7 +46,7 @@ impl Pages {
             ),
             ("discovery-read", unless(snapshot.local_known, unknown)),
             ("published", shared.announcement.missing()),
-            ("serving", unless(!shared.shutdown.sends_away(), "stopping")),
+            ("serving", shared.shutdown.missing().map(str::to_owned)),
         ];
         checks.map(|(name, missing)| {
             let name = name.to_owned();

@@ -4,9 +4,9 @@
 //! when the other has stopped listening. One that is started before its apiserver goes to loopback waits for it.
 //!
 //! Who does not know the proxy may make the apiserver listen at the node's address again, as `kubeadm upgrade` does. It
-//! cannot, and other servers serve. Without any it gets the address: rather no proxy than no apiserver. If the proxy's
-//! configuration is gone, as after `uninstall`, the proxy is not ready, and the apiserver gets the address as soon as the one
-//! on loopback has left.
+//! cannot, and other servers serve. Without any it gets the address: rather no proxy than no apiserver. While there is
+//! a file [`LEAVING`] beside the configuration, as `uninstall` puts it there, the proxy is not ready, and the apiserver gets the
+//! address as soon as the one on loopback has left.
 
 use std::io::ErrorKind;
 use std::net::{IpAddr, SocketAddr};
@@ -19,6 +19,7 @@ use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 
 use crate::config::Config;
+use crate::install::state::LEAVING;
 use crate::local::process;
 use crate::relay::shared::Shared;
 use crate::server::listener::{self, Presence};
@@ -37,11 +38,11 @@ pub async fn room(config: &Config) {
     let (address, begin) = (config.serving.bind_address, Instant::now());
     // Other proxies share it.
     let is_taken = || {
-        let bound = listener::bind(address, Presence::Optional, 1);
+        let bound = listener::bind(address, Presence::Required, 1);
         bound.is_err_and(|error| error.kind() == ErrorKind::AddrInUse)
     };
     if is_beside(config.api_server.address, address) && is_taken() {
-        tracing::info!(%address, "waiting until kube-apiserver is on loopback");
+        tracing::warn!(%address, "somebody else listens there: waiting a minute for kube-apiserver to go to loopback");
         while begin.elapsed() < PATIENCE && is_taken() {
             tokio::time::sleep(INTERVAL).await;
         }
@@ -75,11 +76,11 @@ pub(super) async fn run(
 }
 
 /// Stops listening for an apiserver that needs the port, and listens again when it is on loopback. Runs until dropped.
-/// `file`: the configuration.
+/// `config`: the configuration's file.
 pub(super) async fn give_way(
     shared: &Shared,
     serving: SocketAddr,
-    file: Option<&Path>,
+    config: Option<&Path>,
     listens: watch::Sender<bool>,
 ) {
     let address = shared.config.api_server.address;
@@ -87,22 +88,25 @@ pub(super) async fn give_way(
         // Nobody else may end it.
         return std::future::pending().await;
     }
-    let (mut seen, mut is_removed) = (Instant::now(), false);
+    let leaving = config.map(|config| config.with_file_name(LEAVING));
+    let (mut seen, mut is_leaving) = (Instant::now(), false);
     loop {
         // kubelet may have the next apiserver started half a second after it has told the one before to end.
-        let interval = if is_removed { INTERVAL } else { LOOK_INTERVAL };
+        let interval = if is_leaving { INTERVAL } else { LOOK_INTERVAL };
         tokio::time::sleep(interval).await;
-        if let Some(file) = file {
-            is_removed = !tokio::fs::try_exists(file).await.unwrap_or(true);
+        if let Some(file) = &leaving {
+            is_leaving = tokio::fs::try_exists(file).await.unwrap_or(false);
         }
-        shared.shutdown.is_unwanted.store(is_removed, Relaxed);
-        if !is_removed && shared.shutdown.is_leaving() {
+        if shared.shutdown.is_unwanted.swap(is_leaving, Relaxed) != is_leaving {
+            tracing::warn!(is_leaving, "uninstall has begun, or was taken back");
+        }
+        if !is_leaving && shared.shutdown.is_leaving() {
             continue;
         }
         let listened = *listens.borrow();
         let serves = shared.local.is_ready();
         let others =
-            !is_removed && (serves || !shared.published.snapshot.load().targets.is_empty());
+            !is_leaving && (serves || !shared.published.snapshot.load().targets.is_empty());
         let may_stay = listened && others || {
             let looking = move || process::listeners(address.port());
             let there = tokio::task::spawn_blocking(looking).await;
@@ -116,13 +120,13 @@ pub(super) async fn give_way(
         if may_stay {
             seen = Instant::now();
         }
-        let listening = may_stay || !is_removed && seen.elapsed() < PATIENCE;
+        let listening = may_stay || listened && !is_leaving && seen.elapsed() < PATIENCE;
         if listening != listened {
             let what = match listening {
                 true => "this proxy listens again",
                 false => "the address is given up to kube-apiserver",
             };
-            tracing::warn!(%serving, is_removed, what);
+            tracing::warn!(%serving, what);
             listens.send_replace(listening);
         }
     }

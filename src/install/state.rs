@@ -3,6 +3,8 @@
 use super::without_proxy;
 
 pub const CONFIG: &str = "proxy.yaml";
+/// Beside the configuration, while the proxy is about to be removed.
+pub const LEAVING: &str = "leaving";
 pub const APISERVER: &str = "kube-apiserver.yaml";
 /// The proxy's own pod stands in one of these: a new one is put there before the old one is taken away.
 pub const PODS: [&str; 2] = ["kube-interop-proxy.yaml", "kube-interop-proxy-2.yaml"];

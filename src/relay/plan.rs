@@ -227,7 +227,7 @@ fn is_exempt(path: &str) -> bool {
 /// What `/readyz` says while the proxy is not ready.
 fn unreadiness(shared: &Shared) -> Refusal {
     let local = &shared.local;
-    if shared.shutdown.sends_away() {
+    if shared.shutdown.missing().is_some() {
         Refusal::NotReady
     } else if local.can_be_asked() && !local.trusts_proxy() {
         Refusal::CredentialsRejected

@@ -175,7 +175,7 @@ impl Shared {
         self.local.is_ready()
             && self.local.trusts_proxy()
             && self.announcement.is_made()
-            && !self.shutdown.sends_away()
+            && self.shutdown.missing().is_none()
     }
 
     /// Whether the snapshot is too old to prove that no server serves a resource.

@@ -1,21 +1,22 @@
 //! From one state of a node's files to another, in an order in which the node can be left at any moment: kube-apiserver is
 //! never on loopback without a proxy's manifest beside it.
 //!
-//! A proxy of its own pod is put there before the apiserver leaves its address, and waits for it. Once its configuration is
-//! gone it is not ready, and gives the address up as soon as the apiserver leaves loopback: the next one finds it free.
+//! A proxy of its own pod is put there before the apiserver leaves its address, and waits for it. With a file that says so
+//! it is not ready, and gives the address up as soon as the apiserver leaves loopback: the next one finds it free.
 
 use super::host::{Done, Host};
-use crate::install::state::{APISERVER, CONFIG, State};
+use crate::install::state::{APISERVER, LEAVING, State};
 
 /// Writes everything but the apiserver's manifest. What runs goes on. Whether a proxy of its own pod is about to leave.
 pub(super) fn begin(host: &Host, from: &State, to: &State) -> Result<bool, String> {
+    // One in the apiserver's pod ends with it.
+    let leaves = !from.pods().is_empty() && !to.has_proxy()?;
+    match leaves {
+        true => host.write(LEAVING, "")?,
+        false => host.remove(LEAVING)?,
+    }
     let files = to.files().iter().filter(|(name, _)| name != APISERVER);
     write(host, from, files)?;
-    // One in the apiserver's pod ends with it.
-    let leaves = !from.pods().is_empty() && to.text(CONFIG).is_none();
-    if leaves {
-        host.remove(CONFIG)?;
-    }
     Ok(leaves)
 }
 
@@ -23,7 +24,8 @@ pub(super) fn begin(host: &Host, from: &State, to: &State) -> Result<bool, Strin
 pub(super) fn replace(host: &Host, from: &State, to: &State) -> Done {
     let files = to.files().iter();
     write(host, from, files.filter(|(name, _)| name == APISERVER))?;
-    let gone = from.pods().into_iter();
+    // Its configuration goes after the proxy.
+    let gone = from.files().iter().rev();
     let mut gone = gone.filter(|(name, _)| to.text(name).is_none());
     gone.try_for_each(|(name, _)| host.remove(name))
 }

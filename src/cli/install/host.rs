@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use crate::cli::addresses::held;
 use crate::config::{self, joined};
-use crate::install::state::{APISERVER, CONFIG, State};
+use crate::install::state::{APISERVER, CONFIG, LEAVING, State};
 use crate::install::{self, DIRECTORY, MANIFESTS, Node};
 
 /// What was there before the last change.
@@ -57,7 +57,7 @@ impl Host {
     /// A file of a [`State`].
     fn file(&self, name: &str) -> PathBuf {
         match name {
-            CONFIG => self.own(CONFIG),
+            CONFIG | LEAVING => self.own(name),
             manifest => self.path(MANIFESTS).join(manifest),
         }
     }
@@ -219,11 +219,10 @@ impl Host {
 
     /// Takes the proxy's own directory away; what others put there stays.
     pub(super) fn clean_up(&self) -> Done {
-        for name in [BEFORE, INSTALLED, "new"] {
-            remove(&self.own(&format!(".{name}")))?;
+        for name in [BEFORE, ".before", INSTALLED, ".installed", ".new"] {
             remove(&self.own(name))?;
         }
-        remove(&self.own(CONFIG))?;
+        remove(&self.own(LEAVING))?;
         remove(&self.own(LOCK))?;
         let directory = self.path(DIRECTORY);
         gone(&directory, fs::remove_dir(&directory))

@@ -128,17 +128,17 @@ impl Node {
         lacking: impl AsyncFnMut() -> Done,
     ) -> Done {
         let begun = Instant::now();
-        if begin(&self.host, from, to)? {
+        if begin(&self.host, from, to)? && self.proxy_answers().await {
             // For load balancers, as when the proxy stops.
-            sleep(self.settings.shutdown.delay).await;
+            sleep(self.settings.shutdown.delay.min(limit / 2)).await;
         }
         // Nothing makes room for what may never start. kubelet fetches the image of a pod that is there.
         let is_changed = from.pods() != to.pods() || from.apiserver() != to.apiserver();
         if *to == self.to && !to.pods().is_empty() && is_changed {
             until(limit, async || self.image_is_there()).await?;
-            if self.host.node(1)?.state().apiserver() != from.apiserver() {
-                return Err("somebody changed kube-apiserver's manifest meanwhile".to_owned());
-            }
+        }
+        if self.host.node(1)?.state().apiserver() != from.apiserver() {
+            return Err("somebody changed kube-apiserver's manifest meanwhile".to_owned());
         }
         replace(&self.host, from, to)?;
         until(limit.saturating_sub(begun.elapsed()), lacking).await

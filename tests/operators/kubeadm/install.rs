@@ -97,11 +97,12 @@ impl Drop for Playing {
 impl Kubelet {
     fn look(&mut self) {
         let files = manifests(&self.node);
-        if !self.node.path(CONFIG).exists() {
-            for number in 1..=self.started {
-                let _ = fs::remove_file(own_config(&self.node, number));
-            }
-        }
+        // Beside what stands for the proxy's configuration.
+        let leaving = self.node.path("leaving");
+        let _ = match self.node.path("kube-interop-proxy/leaving").exists() {
+            true => fs::write(leaving, ""),
+            false => fs::remove_file(leaving),
+        };
         self.ending
             .retain_mut(|(_, process)| process.exited().is_none());
         let stale: Vec<_> = self
@@ -168,11 +169,6 @@ impl Kubelet {
     }
 }
 
-/// What stands for the proxy's configuration in a container, and goes with it.
-fn own_config(node: &Node, number: usize) -> PathBuf {
-    node.path(&format!("config-{number}.yaml"))
-}
-
 /// Paths in the manifest are the container's; the processes get those of the test.
 fn start(node: &Node, spec: &Value, number: usize) -> Process {
     let name = spec["name"].as_str().unwrap();
@@ -187,7 +183,7 @@ fn start(node: &Node, spec: &Value, number: usize) -> Process {
             None => node.here(word),
             Some(_) => {
                 let config = fs::read_to_string(node.path(CONFIG)).unwrap_or_default();
-                let own = own_config(node, number);
+                let own = node.path(&format!("config-{number}.yaml"));
                 fs::write(&own, node.here(&config) + SHUTDOWN).unwrap();
                 format!("--config={}", own.display())
             }

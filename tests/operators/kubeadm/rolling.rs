@@ -152,7 +152,7 @@ async fn comes_too_early(node: &Node, pod: &Value) {
     let log = node.path("../../kube-interop-proxy.log");
     eventually("it waits", LONG, async || {
         let said = std::fs::read_to_string(&log).unwrap();
-        said.contains("waiting until kube-apiserver is on loopback")
+        said.contains("waiting a minute for kube-apiserver")
             .then_some(())
             .ok_or(said)
     })
