@@ -58,13 +58,9 @@ impl Shutdown {
 
     /// Why load balancers are to send nobody here any more. Who waits for this address reads the first.
     pub fn missing(&self) -> Option<&'static str> {
-        match self.is_leaving() {
-            true => Some("stopping"),
-            false => self
-                .is_unwanted
-                .load(Relaxed)
-                .then_some("uninstall has begun"),
-        }
+        let is_unwanted = self.is_unwanted.load(Relaxed);
+        let unwanted = is_unwanted.then_some("uninstall has begun");
+        self.is_leaving().then_some("stopping").or(unwanted)
     }
 
     /// Whether the proxy is stopping. An answer over HTTP/1 is then the last of its connection, and says so.

@@ -89,24 +89,23 @@ pub(super) async fn give_way(
         return std::future::pending().await;
     }
     let leaving = config.map(|config| config.with_file_name(LEAVING));
-    let (mut seen, mut is_leaving) = (Instant::now(), false);
+    let (mut seen, mut is_unwanted) = (Instant::now(), false);
     loop {
         // kubelet may have the next apiserver started half a second after it has told the one before to end.
-        let interval = if is_leaving { INTERVAL } else { LOOK_INTERVAL };
+        let interval = if is_unwanted { INTERVAL } else { LOOK_INTERVAL };
         tokio::time::sleep(interval).await;
         if let Some(file) = &leaving {
-            is_leaving = tokio::fs::try_exists(file).await.unwrap_or(false);
+            is_unwanted = tokio::fs::try_exists(file).await.unwrap_or(false);
         }
-        if shared.shutdown.is_unwanted.swap(is_leaving, Relaxed) != is_leaving {
-            tracing::warn!(is_leaving, "uninstall has begun, or was taken back");
+        if shared.shutdown.is_unwanted.swap(is_unwanted, Relaxed) != is_unwanted {
+            tracing::warn!(is_unwanted, "uninstall has begun, or was taken back");
         }
-        if !is_leaving && shared.shutdown.is_leaving() {
+        if !is_unwanted && shared.shutdown.is_leaving() {
             continue;
         }
         let listened = *listens.borrow();
-        let serves = shared.local.is_ready();
-        let others =
-            !is_leaving && (serves || !shared.published.snapshot.load().targets.is_empty());
+        let others = !is_unwanted
+            && (shared.local.is_ready() || !shared.published.snapshot.load().targets.is_empty());
         let may_stay = listened && others || {
             let looking = move || process::listeners(address.port());
             let there = tokio::task::spawn_blocking(looking).await;
@@ -120,7 +119,7 @@ pub(super) async fn give_way(
         if may_stay {
             seen = Instant::now();
         }
-        let listening = may_stay || listened && !is_leaving && seen.elapsed() < PATIENCE;
+        let listening = may_stay || listened && !is_unwanted && seen.elapsed() < PATIENCE;
         if listening != listened {
             let what = match listening {
                 true => "this proxy listens again",

@@ -25,7 +25,6 @@ use testkit::wait::eventually;
 const BACK_OFF: Duration = Duration::from_secs(2);
 /// The fake kubelet has no such image.
 const NO_IMAGE: &str = "registry.example/nowhere:1";
-const CONFIG: &str = "kube-interop-proxy/proxy.yaml";
 const SHUTDOWN: &str = "shutdown: {delay: 4s, drain: 2s}\n";
 
 /// A container as a process.
@@ -182,7 +181,8 @@ fn start(node: &Node, spec: &Value, number: usize) -> Process {
         .map(|word| match word.strip_prefix("--config=") {
             None => node.here(word),
             Some(_) => {
-                let config = fs::read_to_string(node.path(CONFIG)).unwrap_or_default();
+                let config = fs::read_to_string(node.path("kube-interop-proxy/proxy.yaml"))
+                    .unwrap_or_default();
                 let own = node.path(&format!("config-{number}.yaml"));
                 fs::write(&own, node.here(&config) + SHUTDOWN).unwrap();
                 format!("--config={}", own.display())
