@@ -17,9 +17,11 @@
 #   again      `install` once more on all nodes: nothing may change
 #   proxy      `install` with a newer image, on all nodes at once: they do it one after the other
 #   wrong      `install` with an image that is not there, and with one that nobody can fetch: nothing changed, everything put back
-#   upgrade    `kubeadm upgrade node` with other flags on one node after the other, and `install` as soon as the manifest was
-#              written, as deploy/systemd/kube-interop-proxy-keep.path does it
+#   upgrade    `kubeadm upgrade apply` with other flags on the first node, then `upgrade node` on the others, and `install` as soon
+#              as the manifest was written, as deploy/systemd/kube-interop-proxy-keep.path does it
 #   forgotten  `kubeadm upgrade node` on the last node by somebody who does not know the proxy; `install` afterwards
+#   rollback   `kubeadm upgrade node` on the last node with an image that nobody has: it restores the manifest
+#   rejoin     `kubeadm reset` and `join` on the last node; `install` afterwards
 #   renew      kubeadm renews certificates
 #   out        `uninstall`, one node after the other
 #   down       ends everything that is there
@@ -52,7 +54,7 @@ programs=${KUBERNETES:-$built}
 target=${CARGO_TARGET_DIR:-$top/target}
 program=${PROGRAM:-$target/debug/kube-interop-proxy}
 export PATH=$programs:${CONTAINERD:+$CONTAINERD:}$PATH
-readonly balancer=10.0.0.100 vip=10.0.0.99 prefix=kip-
+readonly cri=unix:///run/containerd/containerd.sock balancer=10.0.0.100 vip=10.0.0.99 prefix=kip-
 
 say() { printf 'nodes [%4d s]: %s\n' "$SECONDS" "$*"; }
 die() {
@@ -163,7 +165,7 @@ configuration() {
 apiVersion: kubeadm.k8s.io/$api
 kind: InitConfiguration
 localAPIEndpoint: {advertiseAddress: $(address "$node"), bindPort: 6443}
-nodeRegistration: {name: $node, criSocket: "unix:///run/containerd/containerd.sock"}
+nodeRegistration: {name: $node, criSocket: "$cri"}
 ---
 apiVersion: kubeadm.k8s.io/$api
 kind: ClusterConfiguration
@@ -257,17 +259,18 @@ EOF
     done
 }
 
+authorities() { # NODE: gets the first one's
+    local file
+    on "$1" mkdir -p /etc/kubernetes/pki/etcd
+    for file in {,front-proxy-,etcd/}ca.{crt,key} sa.{pub,key}; do
+        cp "$state/cp-1/root/etc/kubernetes/pki/$file" "$state/$1/root/etc/kubernetes/pki/$file"
+    done
+}
+
 kubeadm_init() { # NODE: what kubeadm init does, without the parts that need a running cluster
-    local node=$1 first
-    first=$(names | head -n 1)
+    local node=$1
     configuration "$node" >"$state/$node/kubeadm.yaml"
-    if [ "$node" != "$first" ]; then
-        on "$node" mkdir -p /etc/kubernetes/pki/etcd
-        local file
-        for file in {,front-proxy-,etcd/}ca.{crt,key} sa.{pub,key}; do
-            cp "$state/$first/root/etc/kubernetes/pki/$file" "$state/$node/root/etc/kubernetes/pki/$file"
-        done
-    fi
+    [ "$node" = cp-1 ] || authorities "$node"
     local phase phases=('certs all' 'kubeconfig admin')
     ! since 29 || phases+=('kubeconfig super-admin')
     for phase in "${phases[@]}" 'kubeconfig controller-manager' 'kubeconfig scheduler' 'control-plane all' 'etcd local' 'kubeconfig kubelet'; do
@@ -401,13 +404,13 @@ trap ': >"$state/stop"' EXIT
     trap 'step_down' EXIT
     trap 'exit 130' INT
     trap 'exit 143' TERM HUP
-    set -- "${@:1:$#-1}" build down up tied in look tied again proxy wrong upgrade forgotten renew out
+    set -- "${@:1:$#-1}" build down up tied in look tied again proxy wrong upgrade forgotten rollback rejoin look renew out
 }
 while [ $# -gt 0 ]; do
     case $1 in
     --nodes) nodes=$2; shift ;;
     --layout) layout=$2; shift ;;
-    build | up | tied | in | look | again | proxy | wrong | upgrade | forgotten | renew | out | down) say "step $1"; "step_$1" ;;
+    build | up | tied | in | look | again | proxy | wrong | upgrade | forgotten | rollback | rejoin | renew | out | down) say "step $1"; "step_$1" ;;
     *) die "usage: $0 [OPTION...] STEP..." ;;
     esac
     shift

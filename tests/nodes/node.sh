@@ -22,16 +22,19 @@ mkdir -p /etc/kubernetes/manifests
 
 keep() { # COMMAND…: its output goes to a file of its name
     while :; do
-        "$@" >>"$dir/$(basename "$1").log" 2>&1 || true
+        ("$@") >>"$dir/$(basename "${1%_when_told}").log" 2>&1 || true
         sleep 1
     done
 }
 keep containerd --config "$dir/containerd.toml" &
 until ctr --address /run/containerd/containerd.sock version >/dev/null 2>&1; do sleep 0.2; done
 : >"$dir/up"
-# kubelet waits for what kubeadm writes.
-until [ -e /etc/kubernetes/kubelet.conf ]; do sleep 0.2; done
-keep kubelet --config "$dir/kubelet.yaml" --kubeconfig /etc/kubernetes/kubelet.conf --root-dir /var/lib/kubelet \
-    "$@" --hostname-override "$name" --node-ip "$(cat "$dir/address")" --v 2 &
+# kubelet waits for what kubeadm writes, and for its `systemctl start`.
+kubelet_when_told() {
+    until [ ! -e /run/kubelet.stopped ] && [ -e /etc/kubernetes/kubelet.conf -o -e /etc/kubernetes/bootstrap-kubelet.conf ]; do sleep 0.2; done
+    exec kubelet "$@"
+}
+keep kubelet_when_told --config "$dir/kubelet.yaml" --kubeconfig /etc/kubernetes/kubelet.conf \
+    --bootstrap-kubeconfig /etc/kubernetes/bootstrap-kubelet.conf --root-dir /var/lib/kubelet "$@" --hostname-override "$name" --node-ip "$(cat "$dir/address")" --v 2 &
 # Reaps what containerd leaves behind, too.
 while :; do wait -n || sleep 0.1; done

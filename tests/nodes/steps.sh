@@ -121,7 +121,7 @@ write_all_the_time() {
 watch_leases() {
     while [ ! -e "$state/stop" ]; do
         outside kubectl --request-timeout 3s get --namespace kube-node-lease leases \
-            --output 'jsonpath={range .items[*]}{.metadata.name} {.spec.renewTime}{"\n"}{end}' 2>/dev/null || true
+            --output 'jsonpath={range .items[*]}{.metadata.name} {.spec.renewTime}{"\n"}{end}' 2>/dev/null && date --utc +'asked %Y-%m-%dT%H:%M:%S.%6NZ' || true
         outside kubectl --request-timeout 3s get nodes --no-headers 2>/dev/null | awk '$2 != "Ready" { print $1, "NotReady" }' || true
         sleep 0.5
     done >"$1"
@@ -241,13 +241,20 @@ wrong_images() {
 upload() { # NODE: the cluster's configuration becomes that of the node's file
     on "$1" kubeadm init phase upload-config all --config "$state/$1/kubeadm.yaml" >>"$state/$1/kubeadm.log" 2>&1
 }
-kubeadm_upgrade() { # NODE
-    on "$1" kubeadm upgrade node phase control-plane --etcd-upgrade=false --certificate-renewal=false >>"$state/$1/kubeadm.log" 2>&1
+kubeadm_on() { # NODE ARGUMENT…
+    on "$1" env PATH="$here/nodes/bin:$PATH" kubeadm "${@:2}" >>"$state/$1/kubeadm.log" 2>&1
 }
-upgrade_and_keep() { # NODE
+kubeadm_upgrade() { # NODE
+    kubeadm_on "$1" upgrade node phase control-plane --etcd-upgrade=false --certificate-renewal=false
+}
+# NODE: what differs from a real node is ignored, and that no pod of its own can be scheduled.
+kubeadm_apply() {
+    kubeadm_on "$1" upgrade apply "$(version)" --yes --etcd-upgrade=false --certificate-renewal=false --ignore-preflight-errors all
+}
+upgrade_and_keep() { # NODE COMMAND
     local kubeadm before
     before=$(of_container "$1" kube-apiserver)
-    kubeadm_upgrade "$1" &
+    "$2" "$1" &
     kubeadm=$!
     until_done 120 "kubeadm's manifest" is_plain "$1"
     timed "$1: install after kubeadm's manifest" install_on "$1"
@@ -259,12 +266,14 @@ is_plain() { ! is_changed "$1"; }
 
 step_upgrade() { under_load each_upgrade; }
 each_upgrade() {
-    local node
+    local node command
     newer
     configuration cp-1 "$new_flag" >"$state/cp-1/kubeadm.yaml"
     upload cp-1
     for node in $(names); do
-        timed "$node: kubeadm upgrade with install" upgrade_and_keep "$node"
+        # As its documents say: the first node, then the others.
+        [ "$node" = cp-1 ] && command=kubeadm_apply || command=kubeadm_upgrade
+        timed "$node: $command with install" upgrade_and_keep "$node" $command
         if [ "$node" = cp-1 ] && [ "$(names | wc -l)" -gt 1 ]; then
             # From now on somebody serves it: no node may say that it is not there, and none may leave.
             until_done 60 'the new version, through each node' served_by_all
@@ -303,6 +312,51 @@ watch_loopback() {
         sleep 0.2
     done
     echo "$alone times on loopback without a proxy"
+}
+
+# An upgrade of which nothing comes: kubeadm waits five minutes for an apiserver without an image.
+step_rollback() { under_load roll_back; }
+roll_back() {
+    local node before
+    node=$(last)
+    before=$(on "$node" cat $manifest)
+    configuration cp-1 | sed 's|^imageRepository:.*|imageRepository: nowhere.invalid|' >"$state/cp-1/kubeadm.yaml"
+    upload cp-1
+    watch_loopback "$node" >"$state/loopback.txt" &
+    clients+=($!)
+    ! timed "$node: kubeadm upgrade of which nothing comes" kubeadm_upgrade "$node" || die 'it succeeded'
+    [ "$before" = "$(on "$node" cat $manifest)" ] || die 'the manifest is not the one from before'
+    until_done 180 "every line of $node's /readyz" all_ready "$node"
+    newer
+    configuration cp-1 "$new_flag" event-ttl=2h >"$state/cp-1/kubeadm.yaml"
+    upload cp-1
+}
+
+# The last node leaves the cluster with everything that kubeadm knows of, and joins it again.
+step_rejoin() {
+    local node token flag=--patches prepared=()
+    node=$(last)
+    [ "$node" != cp-1 ] || { say 'a single node cannot join'; return; }
+    timed "$node: kubeadm reset" kubeadm_on "$node" reset --force --cri-socket "$cri"
+    [ -z "$(of_container "$node" kube-apiserver)$(of_container "$node" kube-interop-proxy)" ] || die 'something still runs'
+    say "left there: $(on "$node" ls $own $manifests | xargs); it listens on $(listening "$node")"
+    say "check --live at cp-1: $(program_on cp-1 check --live -o short && echo fine || cat "$state/cp-1/install.log")"
+    kubectl_on cp-1 delete node "$node"
+    on cp-1 kubeadm init phase bootstrap-token --config "$state/cp-1/kubeadm.yaml" >>"$state/cp-1/kubeadm.log" 2>&1
+    token=$(on cp-1 kubeadm token create 2>>"$state/cp-1/kubeadm.log")
+    authorities "$node"
+    # With the files of a layout in one pod kubeadm joins behind a proxy. The configuration is the one that was left.
+    since 22 || flag=--experimental-patches
+    case $layout in
+    sidecar) prepared=($flag "$top/deploy/kubeadm/patches") ;;
+    native-sidecar) prepared=($flag "$top/deploy/kubeadm/patches-native-sidecar") ;;
+    esac
+    timed "$node: kubeadm join ${prepared[*]}" kubeadm_on "$node" join $balancer:6443 --control-plane --token "$token" \
+        --discovery-token-unsafe-skip-ca-verification --apiserver-advertise-address "$(address "$node")" --node-name "$node" \
+        --cri-socket "$cri" --ignore-preflight-errors all "${prepared[@]}" || die "kubeadm failed: $(tail -n 5 "$state/$node/kubeadm.log")"
+    on "$node" cp "$here/nodes/talk.yaml" $manifests/
+    say "it listens on $(listening "$node")"
+    timed "$node: install" install_on "$node" --layout "$layout" --image kube-interop-proxy:next --image-archive "$state/next.tar"
 }
 
 serial() { # NODE: of the certificate that the node shows to clients
