@@ -132,6 +132,10 @@ step_build() {
         # Without a scheduler kubelet waits for its image, and nobody asks for it.
         [ ! -x "$programs/$name" ] || image "local.test/$name:$(version)" "$programs/$name=/usr/local/bin/$name"
     done
+    # kubeadm fetches these too, one minute each if they are not there. Nobody starts them.
+    for name in $(kubeadm config images list --kubernetes-version "$(version)" --image-repository local.test); do
+        [ -e "$state/images/$(tr '/:' '--' <<<"$name").tar" ] || image "$name" "$state/pause=/pause"
+    done
     python3 "$here/nodes/image.py" "$state/proxy.tar" kube-interop-proxy:0.1.0 "$program=/usr/local/bin/kube-interop-proxy"
     python3 "$here/nodes/image.py" "$state/next.tar" kube-interop-proxy:next "${NEXT:-$program}=/usr/local/bin/kube-interop-proxy"
 }
@@ -199,6 +203,8 @@ cgroupDriver: cgroupfs
 cgroupsPerQOS: false
 enforceNodeAllocatable: []
 failSwapOn: false
+# As kubeadm writes it: kubelet starts pods before it has a certificate.
+rotateCertificates: true
 makeIPTablesUtilChains: false
 volumePluginDir: /var/lib/kubelet/volumeplugins
 evictionHard: {imagefs.available: 0%, nodefs.available: 0%, nodefs.inodesFree: 0%, memory.available: 100Mi}

@@ -159,9 +159,10 @@ impl Host {
         checked.map_err(|problems| joined(problems, "\n")).map(drop)
     }
 
-    /// Keeps what is there in `before/`, unless a change that was broken off has kept what was there before it.
+    /// Keeps what is there in `before/`, unless a change that was broken off has kept what was there before it. On a node without
+    /// a proxy what is there is what was there before: anything else is of a cluster that the node has left since.
     pub(super) fn keep(&self, state: &State) -> Done {
-        if self.is_unfinished() {
+        if self.is_unfinished() && state.has_proxy()? {
             return Ok(());
         }
         let mut files = state.files().to_vec();

@@ -186,7 +186,7 @@ async fn uninstalled(arguments: &UninstallArguments) -> Done {
         to,
     };
     node.with_lock(async || node.take_out().await).await?;
-    say("The proxy is removed; kube-apiserver serves at its address.\n")
+    say("The proxy is removed.\n")
 }
 
 /// What `install` would make of this node, and the settings with paths of this machine. Reads only.

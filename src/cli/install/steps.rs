@@ -17,7 +17,7 @@ use crate::cli::terminal::complain;
 use crate::cli::wait::until_nothing_lacks;
 use crate::config::{Config, joined};
 use crate::install::normal;
-use crate::install::state::State;
+use crate::install::state::{LEAVING, State};
 use crate::local::process;
 use crate::log_throttle::chain;
 use crate::publish::lease;
@@ -82,6 +82,7 @@ impl Node {
 
     /// Waits for a proxy that was put in before.
     pub(super) async fn runs(&self) -> Done {
+        self.host.remove(LEAVING)?;
         until(self.timeout, async || self.proxy_serves().await).await?;
         self.host.done(&self.to)
     }
@@ -184,11 +185,14 @@ impl Node {
         if normal(&now.plain()?)? == normal(&before.plain()?)? {
             return Ok((now, before));
         }
-        let apiserver = match before.has_proxy()? {
-            true => now.apiserver().to_owned(),
-            false => now.plain()?,
+        let written = State::new(None, Vec::new(), now.apiserver().to_owned());
+        let before = match (before.has_proxy()?, written.has_proxy()?) {
+            (true, _) => before.with_apiserver(now.apiserver().to_owned()),
+            // With the proxy in the pod: kubeadm has put it back after an upgrade that failed.
+            (false, true) => now.clone(),
+            (false, false) => before.with_apiserver(now.plain()?),
         };
-        Ok((now, before.with_apiserver(apiserver)))
+        Ok((now, before))
     }
 
     /// Takes the proxy out.
@@ -199,20 +203,25 @@ impl Node {
             false => self.apiserver_serves().await,
         };
         let changing = self.changed(&self.from, &self.to, self.timeout, lacking);
-        changing.await?;
-        let Some(servers) = &self.servers else {
-            self.host.finish()?;
-            return self.host.clean_up();
-        };
-        let mut ids = Vec::new();
-        let ended = async || {
-            ids = servers.own_ids().await?;
-            Ok(())
-        };
-        until(self.timeout, ended).await?;
-        self.delete_leases(&ids).await;
-        // Without its record a call that goes on could not tell what only others serve: nothing is waited for after this.
-        servers.forget(&ids).await?;
+        if let Err(why) = changing.await {
+            // Without etcd there may be no apiserver either.
+            let goes_on = self.servers.is_none() && self.host.node(1)?.state() == self.to;
+            if !goes_on || self.proxy_answers().await {
+                return Err(why);
+            }
+            complain(format_args!("note: {why}"));
+        }
+        if let Some(servers) = &self.servers {
+            let mut ids = Vec::new();
+            let ended = async || {
+                ids = servers.own_ids().await?;
+                Ok(())
+            };
+            until(self.timeout, ended).await?;
+            self.delete_leases(&ids).await;
+            // Without its record a call that goes on could not tell what only others serve: nothing is waited for after this.
+            servers.forget(&ids).await?;
+        }
         self.host.finish()?;
         self.host.clean_up()
     }

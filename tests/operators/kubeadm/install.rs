@@ -436,8 +436,9 @@ async fn a_node_gets_its_proxy_and_another_one_and_is_as_before_without() {
         original
     );
 
-    // Asked twice, it changes nothing.
+    // Asked twice, it changes nothing, and no proxy is to leave any more.
     let files = all_files(&node);
+    fs::write(node.path("kube-interop-proxy/leaving"), "").unwrap();
     let said = command(&node, &["install", "kubeadm", "--yes"]).await;
     said.changes_nothing();
     assert_eq!(all_files(&node), files);
@@ -551,6 +552,25 @@ async fn told_to_stop_it_says_how_to_go_on_and_holds_no_lock() {
     assert_eq!(left.keys().collect::<Vec<_>>(), ["kube-apiserver.yaml"]);
     assert_eq!(yaml(&left["kube-apiserver.yaml"]), yaml(&original));
     works(&node).await;
+
+    // Without etcd neither kube-apiserver comes back nor can anybody ask what others serve.
+    let said = command(&node, &["install", "kubeadm", "--yes"]).await;
+    assert!(said.success, "{}{}", said.out, said.err);
+    node.signal_etcd(Signal::Stop);
+    let out = ["uninstall", "kubeadm", "--yes", "--timeout=60s"];
+    let said = command(&node, &out).await;
+    assert!(
+        !said.success && said.err.contains("--force"),
+        "{}",
+        said.err
+    );
+    let said = command(&node, &[&out[..], &["--force"]].concat()).await;
+    assert!(said.success, "{}{}", said.out, said.err);
+    assert!(said.err.contains("note: "), "{}", said.err);
+    assert_eq!(manifests(&node).len(), 1);
+    assert!(!node.path("kube-interop-proxy").exists());
+    node.signal_etcd(Signal::Cont);
+    works(&node).await;
     kubelet.end().await;
 }
 
@@ -560,6 +580,16 @@ async fn what_does_not_start_is_put_back_and_what_was_broken_off_goes_on() {
     let kubelet = Playing::start(&node);
     let original = manifests(&node);
     works(&node).await;
+    // A change was broken off in a cluster that the node has left since. What stood there then is not what stands here.
+    let kept = node.path("kube-interop-proxy/before");
+    fs::create_dir_all(&kept).unwrap();
+    for (name, text) in [
+        ("kube-interop-proxy.yaml", "metadata: {name: former}\n"),
+        ("kube-apiserver.yaml", &original["kube-apiserver.yaml"]),
+        ("unfinished", ""),
+    ] {
+        fs::write(kept.join(name), text).unwrap();
+    }
     let image = format!("--image={NO_IMAGE}");
     let said = command(
         &node,

@@ -6,6 +6,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus};
+use std::sync::Mutex;
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -29,7 +30,7 @@ pub struct Node {
     dir: TempDir,
     /// Has nothing to do but to keep the network.
     network: Process,
-    etcd: Option<Process>,
+    etcd: Mutex<Option<Process>>,
 }
 
 /// The running containers of a pod.
@@ -88,7 +89,7 @@ impl Node {
         let mut node = Self {
             dir,
             network,
-            etcd: None,
+            etcd: Mutex::default(),
         };
         let name = format!("/proc/{}/comm", node.network.pid());
         let sleeps = async || match std::fs::read_to_string(&name) {
@@ -145,12 +146,17 @@ impl Node {
             "--client-cert-auth=true".to_owned(),
             "--experimental-watch-progress-notify-interval=5s".to_owned(),
         ]);
-        self.etcd = Some(self.spawn("etcd", &mut etcd));
+        self.etcd = Mutex::new(Some(self.spawn("etcd", &mut etcd)));
         eventually("etcd answers", LONG, async || {
             let said = self.etcdctl(&["endpoint", "health"]).await;
             said.success.then_some(()).ok_or(said.err)
         })
         .await;
+    }
+
+    pub fn signal_etcd(&self, signal: Signal) {
+        let mut etcd = self.etcd.lock().unwrap();
+        etcd.as_mut().expect("etcd was started").signal(signal);
     }
 
     pub async fn etcdctl(&self, arguments: &[&str]) -> Said {
