@@ -347,8 +347,6 @@ fn merged(old: &Value, derived: &Value) -> Value {
 fn union(old: &Value, new: &Value, key: &str) -> Value {
     let address = |it: &Value| it.as_str().and_then(|it| it.parse::<SocketAddr>().ok());
     let mut all = items(old, &[key]).to_vec();
-    // The node may have joined again with one of them.
-    all.retain(|it| address(it) != address(&new["bindAddress"]));
     for value in items(new, &[key]) {
         if !all.iter().any(|known| address(known) == address(value)) {
             all.push(value.clone());

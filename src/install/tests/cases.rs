@@ -271,7 +271,7 @@ pub(super) const CASES: &[Case] = &[
     Case {
         name: "configuration-of-an-operator",
         config: Some(
-            "# mine\napiVersion: kube-interop-proxy/v1alpha1\nkind: ProxyConfiguration\nserving: {additionalBindAddresses: ['10.0.0.200:6443', '10.0.0.11:6443'], cipherSuites: [TLS_AES_128_GCM_SHA256]}\nadmin: {bindAddress: 127.0.0.1:7777}\n",
+            "# mine\napiVersion: kube-interop-proxy/v1alpha1\nkind: ProxyConfiguration\nserving: {additionalBindAddresses: ['10.0.0.200:6443'], cipherSuites: [TLS_AES_128_GCM_SHA256]}\nadmin: {bindAddress: 127.0.0.1:7777}\n",
         ),
         ..PLAIN
     },
