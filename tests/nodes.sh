@@ -110,8 +110,9 @@ since() { [ "$(minor)" -ge "$1" ]; }
 
 # ---- build ----------------------------------------------------------------------------------------------------------
 
+archive_of() { echo "$state/images/$(tr '/:' '--' <<<"$1").tar"; } # NAME
 image() { # NAME FILE=PATH…
-    python3 "$here/nodes/image.py" "$state/images/$(tr '/:' '--' <<<"$1").tar" "$@"
+    python3 "$here/nodes/image.py" "$(archive_of "$1")" "$@"
 }
 
 step_build() {
@@ -129,12 +130,11 @@ step_build() {
     image "local.test/etcd:$(etcd_tag)" "$etcd=/usr/local/bin/etcd"
     local name
     for name in kube-apiserver kube-controller-manager kube-scheduler; do
-        # Without a scheduler kubelet waits for its image, and nobody asks for it.
         [ ! -x "$programs/$name" ] || image "local.test/$name:$(version)" "$programs/$name=/usr/local/bin/$name"
     done
-    # kubeadm fetches these too, one minute each if they are not there. Nobody starts them.
+    # kubeadm fetches these too, one minute each if they are not there. Of them only a scheduler is started, and ends at once.
     for name in $(kubeadm config images list --kubernetes-version "$(version)" --image-repository local.test); do
-        [ -e "$state/images/$(tr '/:' '--' <<<"$name").tar" ] || image "$name" "$state/pause=/pause"
+        [ -e "$(archive_of "$name")" ] || image "$name" "$state/pause=/pause"
     done
     python3 "$here/nodes/image.py" "$state/proxy.tar" kube-interop-proxy:0.1.0 "$program=/usr/local/bin/kube-interop-proxy"
     python3 "$here/nodes/image.py" "$state/next.tar" kube-interop-proxy:next "${NEXT:-$program}=/usr/local/bin/kube-interop-proxy"
@@ -281,7 +281,7 @@ kubeadm_init() { # NODE: what kubeadm init does, without the parts that need a r
     ! since 29 || phases+=('kubeconfig super-admin')
     for phase in "${phases[@]}" 'kubeconfig controller-manager' 'kubeconfig scheduler' 'control-plane all' 'etcd local' 'kubeconfig kubelet'; do
         # shellcheck disable=SC2086  # two words
-        on "$node" kubeadm init phase $phase --config "$state/$node/kubeadm.yaml" >>"$state/$node/kubeadm.log" 2>&1 || {
+        kubeadm_on "$node" init phase $phase --config "$state/$node/kubeadm.yaml" || {
             tail -n 5 "$state/$node/kubeadm.log" >&2
             die "kubeadm init phase $phase failed on $node"
         }

@@ -239,7 +239,7 @@ wrong_images() {
 # ---- kubeadm upgrade ------------------------------------------------------------------------------------------------
 
 upload() { # NODE: the cluster's configuration becomes that of the node's file
-    on "$1" kubeadm init phase upload-config all --config "$state/$1/kubeadm.yaml" >>"$state/$1/kubeadm.log" 2>&1
+    kubeadm_on "$1" init phase upload-config all --config "$state/$1/kubeadm.yaml"
 }
 kubeadm_on() { # NODE ARGUMENT…
     on "$1" env PATH="$here/nodes/bin:$PATH" kubeadm "${@:2}" >>"$state/$1/kubeadm.log" 2>&1
@@ -342,7 +342,7 @@ step_rejoin() {
     say "left there: $(on "$node" ls $own $manifests | xargs); it listens on $(listening "$node")"
     say "check --live at cp-1: $(program_on cp-1 check --live -o short && echo fine || cat "$state/cp-1/install.log")"
     kubectl_on cp-1 delete node "$node"
-    on cp-1 kubeadm init phase bootstrap-token --config "$state/cp-1/kubeadm.yaml" >>"$state/cp-1/kubeadm.log" 2>&1
+    kubeadm_on cp-1 init phase bootstrap-token --config "$state/cp-1/kubeadm.yaml"
     token=$(on cp-1 kubeadm token create 2>>"$state/cp-1/kubeadm.log")
     authorities "$node"
     # With the files of a layout in one pod kubeadm joins behind a proxy. The configuration is the one that was left.
@@ -366,7 +366,7 @@ step_renew() {
     local node before
     for node in $(names); do
         before=$(serial "$node")
-        on "$node" kubeadm certs renew all --config "$state/$node/kubeadm.yaml" >>"$state/$node/kubeadm.log" 2>&1
+        kubeadm_on "$node" certs renew all --config "$state/$node/kubeadm.yaml"
         timed "$node: the new certificate without a restart" until_done 30 "$node's new certificate" another_serial "$node" "$before"
         until_done 30 "every line of $node's /readyz" all_ready "$node"
     done

@@ -16,8 +16,8 @@ use crate::cli::fetch;
 use crate::cli::terminal::complain;
 use crate::cli::wait::until_nothing_lacks;
 use crate::config::{Config, joined};
-use crate::install::normal;
 use crate::install::state::{LEAVING, State};
+use crate::install::{normal, without_proxy};
 use crate::local::process;
 use crate::log_throttle::chain;
 use crate::publish::lease;
@@ -185,10 +185,10 @@ impl Node {
         if normal(&now.plain()?)? == normal(&before.plain()?)? {
             return Ok((now, before));
         }
-        let written = State::new(None, Vec::new(), now.apiserver().to_owned());
-        let before = match (before.has_proxy()?, written.has_proxy()?) {
+        let in_pod = without_proxy(now.apiserver(), false)?.is_some();
+        let before = match (before.has_proxy()?, in_pod) {
             (true, _) => before.with_apiserver(now.apiserver().to_owned()),
-            // With the proxy in the pod: kubeadm has put it back after an upgrade that failed.
+            // kubeadm has put it back after an upgrade that failed.
             (false, true) => now.clone(),
             (false, false) => before.with_apiserver(now.plain()?),
         };
