@@ -150,10 +150,8 @@ impl Derived<'_> {
         let port = self.address.port();
         self.set(S, "bindAddress", self.address.to_string());
         let also = addresses.iter().map(|ip| SocketAddr::new(*ip, port));
-        let also: Vec<_> = also.map(|it| it.to_string()).collect();
-        if !also.is_empty() {
-            self.set(S, "additionalBindAddresses", also);
-        }
+        let also = also.map(|it| it.to_string()).collect();
+        self.set_list(S, "additionalBindAddresses", also);
         self.set_flag(S, "certFile", "tls-cert-file", "")?;
         let why = "its certificate has no key";
         self.set_flag(S, "keyFile", "tls-private-key-file", why)?;
@@ -329,8 +327,8 @@ fn merged(old: &Value, derived: &Value) -> Value {
         } else if let Some(into) = mapping(&mut values, &[&name]) {
             for key in keys(section) {
                 let value = match (key.as_str(), &section[&key]) {
+                    ("additionalBindAddresses", _) => union(into, section, &key),
                     (_, Value::Null) => None,
-                    ("additionalBindAddresses", _) => Some(union(into, section, &key)),
                     // An operator's own choices.
                     ("goawayChance" | "delay" | "drain", value) => {
                         into.get(&key).or(Some(value)).cloned()
@@ -344,15 +342,17 @@ fn merged(old: &Value, derived: &Value) -> Value {
     values
 }
 
-fn union(old: &Value, new: &Value, key: &str) -> Value {
+/// Without the one where it listens anyway, which may have been another one before.
+fn union(old: &Value, new: &Value, key: &str) -> Option<Value> {
     let address = |it: &Value| it.as_str().and_then(|it| it.parse::<SocketAddr>().ok());
-    let mut all = items(old, &[key]).to_vec();
-    for value in items(new, &[key]) {
+    let mut all = vec![new["bindAddress"].clone()];
+    for value in items(old, &[key]).iter().chain(items(new, &[key])) {
         if !all.iter().any(|known| address(known) == address(value)) {
             all.push(value.clone());
         }
     }
-    Value::Sequence(all)
+    all.remove(0);
+    (!all.is_empty()).then_some(Value::Sequence(all))
 }
 
 /// Host and port of a kubeconfig's server, if it is `https`.

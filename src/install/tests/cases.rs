@@ -275,4 +275,11 @@ pub(super) const CASES: &[Case] = &[
         ),
         ..PLAIN
     },
+    Case {
+        name: "configuration-of-another-address",
+        config: Some(
+            "apiVersion: kube-interop-proxy/v1alpha1\nkind: ProxyConfiguration\nserving: {bindAddress: '10.0.0.12:6443', additionalBindAddresses: ['10.0.0.11:6443']}\n",
+        ),
+        ..PLAIN
+    },
 ];
