@@ -116,7 +116,7 @@ pub fn plan(node: &Node<'_>, options: &Options) -> Result<Plan, String> {
         Layout::OwnPod => (vec![named_pod(&from, &inputs, &config, starts_anew)?], None),
         _ => (Vec::new(), starts_anew.then(|| hash(&[&config]))),
     };
-    let apiserver = kept_or_new(from.apiserver(), changed, stamp)?;
+    let apiserver = kept_or_new(from.apiserver(), installed, changed, stamp)?;
     let hosts = mounts.into_iter().map(|it| it.host);
     Ok(Plan {
         layout,
@@ -167,14 +167,22 @@ fn has_to_start(before: Option<&str>, config: &str) -> bool {
 }
 
 /// A manifest that says the same stays as it was written. `stamp`: the configuration is another one, with which the pod has
-/// to start anew.
-fn kept_or_new(before: &str, mut pod: Value, stamp: Option<String>) -> Result<String, String> {
-    let old = parse("the manifest of kube-apiserver", before)?;
-    let note = ["metadata", "annotations", RESTARTED];
-    match stamp {
-        Some(stamp) => set(&mut pod, &note, Some(stamp.into())),
-        None if without_notes(&old) == without_notes(&pod) => return Ok(before.to_owned()),
-        None => {}
+/// to start anew. Who wrote over the one that was `installed` may wait, as kubeadm does, for a pod that is not that one.
+fn kept_or_new(
+    before: &str,
+    installed: Option<&State>,
+    mut pod: Value,
+    stamp: Option<String>,
+) -> Result<String, String> {
+    let read = |text| parse("the manifest of kube-apiserver", text);
+    if stamp.is_none() && without_notes(&read(before)?) == without_notes(&pod) {
+        return Ok(before.to_owned());
+    }
+    let was = installed.and_then(|it| read(it.apiserver()).ok());
+    let again = was.filter(|it| *it == pod).map(|_| hash(&[before]));
+    if let Some(stamp) = stamp.or(again) {
+        let note = ["metadata", "annotations", RESTARTED];
+        set(&mut pod, &note, Some(stamp.into()));
     }
     write(&pod)
 }

@@ -338,3 +338,28 @@ fn an_edited_key_that_takes_effect_at_the_next_start_alone_brings_it_about() {
         assert_ne!(edited("rerouting: {absentServerGrace: 2h}"), first.state);
     }
 }
+
+/// kubeadm waits for a pod with another hash, even if it writes again what it has written before.
+#[test]
+fn a_manifest_that_was_written_over_becomes_another_pod_than_before() {
+    let case = &CASES[0];
+    let files = files(case.names);
+    let plain = manifest(case);
+    for layout in [Layout::OwnPod, Layout::Sidecar] {
+        let asked = Options {
+            layout: Some(layout),
+            ..Options::default()
+        };
+        let mut last = plan(&node(case, &files, &plain, None, &[]), &asked).unwrap();
+        for _ in 0..3 {
+            let mut there = node(case, &files, &plain, Some(last.config()), &[]);
+            there.installed = Some(last.state.clone());
+            let next = plan(&there, &asked).unwrap();
+            let [before, after] =
+                [&last, &next].map(|plan| parse("it", plan.state.apiserver()).unwrap());
+            assert_ne!(before, after);
+            assert_eq!(without_notes(&before), without_notes(&after));
+            last = next;
+        }
+    }
+}
