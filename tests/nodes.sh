@@ -279,7 +279,7 @@ kubeadm_init() { # NODE: what kubeadm init does, without the parts that need a r
     [ "$node" = cp-1 ] || authorities "$node"
     local phase phases=('certs all' 'kubeconfig admin')
     ! since 29 || phases+=('kubeconfig super-admin')
-    for phase in "${phases[@]}" 'kubeconfig controller-manager' 'kubeconfig scheduler' 'control-plane all' 'etcd local' 'kubeconfig kubelet'; do
+    for phase in "${phases[@]}" 'kubeconfig controller-manager' 'kubeconfig scheduler' 'control-plane all' 'etcd local' 'kubeconfig kubelet' kubelet-start; do
         # shellcheck disable=SC2086  # two words
         kubeadm_on "$node" init phase $phase --config "$state/$node/kubeadm.yaml" || {
             tail -n 5 "$state/$node/kubeadm.log" >&2
@@ -364,6 +364,7 @@ step_up() {
         until_done 120 "$node in the cluster" kubectl_on "$node" get node "$node"
         upload "$node"
     done
+    for node in $(names); do until_done 120 "$node's own pod" kubectl_on cp-1 logs --tail 1 "talk-$node"; done
     kubectl_on cp-1 get nodes
     kubectl_on cp-1 --namespace kube-system get pods --output wide
 }
