@@ -63,10 +63,10 @@ impl Servers {
         Ok(known.partition(|(_, record, _): &Known| record.endpoint == self.own))
     }
 
-    /// Other servers that do not serve now.
+    /// Other servers that do not serve now, and are to be waited for.
     pub(super) async fn not_ready(&self) -> Result<Vec<String>, String> {
-        let (_, others) = self.known().await?;
-        Ok(waiting_for(&others))
+        let (own, others) = self.known().await?;
+        Ok(waiting_for(&own, &others))
     }
 
     /// Whether others, who read the same, see that this server serves.
@@ -146,8 +146,16 @@ impl Servers {
     }
 }
 
-/// A server that is back under another ID has left a record, which ends by itself.
-fn waiting_for(others: &[Known]) -> Vec<String> {
+/// A server that is back under another ID has left a record, which ends by itself. One that is not ready waits for nobody: a
+/// change takes nothing away.
+fn waiting_for(own: &[Known], others: &[Known]) -> Vec<String> {
+    let ready = own
+        .iter()
+        .filter_map(|(_, _, live)| Some(live.as_ref()?.ready));
+    let ready: Vec<_> = ready.collect();
+    if !ready.is_empty() && !ready.contains(&true) {
+        return Vec::new();
+    }
     let alive = others.iter().filter(|(_, _, live)| live.is_some());
     let alive: HashSet<_> = alive.map(|(_, record, _)| record.endpoint).collect();
     let waiting = others.iter().filter_map(|(id, record, live)| {
@@ -184,11 +192,19 @@ mod tests {
         };
         let (a, b) = ("10.0.0.11:6443", "10.0.0.12:6443");
         let mut others = vec![known("old", a, None), known("new", a, Some(true))];
-        assert_eq!(waiting_for(&others), [""; 0]);
+        assert_eq!(waiting_for(&[], &others), [""; 0]);
         others[1] = known("new", a, Some(false));
-        assert_eq!(waiting_for(&others), [format!("new at {a} is not ready")]);
+        let expected = [format!("new at {a} is not ready")];
+        for own in [None, Some(true)] {
+            assert_eq!(waiting_for(&[known("own", b, own)], &others), expected);
+        }
+        // Two that are not ready do not wait for each other.
+        assert_eq!(
+            waiting_for(&[known("own", b, Some(false))], &others),
+            [""; 0]
+        );
         others[1] = known("other", b, Some(true));
-        let waiting = waiting_for(&others).join("");
+        let waiting = waiting_for(&[], &others).join("");
         assert!(
             waiting.starts_with(&format!("old at {a} is absent")),
             "{waiting}"
