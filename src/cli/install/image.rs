@@ -30,7 +30,7 @@ pub(super) fn is_there(name: &str) -> Done {
         return Ok(());
     }
     let advice = match name.contains('/') {
-        true => "kubelet has not fetched it yet",
+        true => "kubelet has not fetched it yet; `crictl pull` does",
         false => "bring it here with --image-archive FILE",
     };
     Err(format!("this node has no image {name}: {advice}"))
@@ -45,8 +45,10 @@ fn is_among(name: &str, listed: &str) -> bool {
         false => format!("{name}:latest"),
     };
     listed.lines().any(|line| {
-        let before = line.strip_suffix(name);
-        before.is_some_and(|it| it.is_empty() || it.ends_with(['/', '@']))
+        let line = line.split_once('@').map_or(line, |(_, digest)| digest);
+        let registries = ["", "docker.io/", "docker.io/library/"];
+        let mut names = registries.iter().map(|it| line.strip_prefix(it));
+        names.any(|it| it == Some(name))
     })
 }
 
@@ -105,6 +107,7 @@ mod tests {
             "interop-proxy:0.1.0",
             "kube-interop-proxy:0.1",
             "it@sha256:cc",
+            "it:1",
             "registry.example/it",
         ] {
             assert!(!is_among(name, listed), "{name}");

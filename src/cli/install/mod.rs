@@ -135,15 +135,16 @@ async fn installed(arguments: &InstallArguments) -> Done {
         from,
         to,
     };
-    if is_same && !node.host.is_unfinished() {
-        return node.runs().await;
-    }
     // Another root is another machine's.
     let archive = arguments.image_archive.as_ref();
     if let Some(archive) = archive.filter(|_| node.host.is_whole()) {
         image::import(archive)?;
     }
-    if !plan.image.contains('/') {
+    if is_same && !node.host.is_unfinished() {
+        return node.runs().await;
+    }
+    // kubelet fetches that of a pod of its own before anything makes room for it.
+    if !plan.image.contains('/') || node.to.pods().is_empty() {
         node.image_is_there()?;
     }
     // A path of the container may be another one on the node.
