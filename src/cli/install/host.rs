@@ -16,7 +16,7 @@ use crate::install::{self, DIRECTORY, MANIFESTS, Node};
 /// What was there before the last change.
 pub(super) const BEFORE: &str = "before";
 /// What the last change has put there.
-const INSTALLED: &str = "installed";
+pub(super) const INSTALLED: &str = "installed";
 /// Is there while a change has not ended.
 const UNFINISHED: &str = "unfinished";
 const LOCK: &str = ".lock";

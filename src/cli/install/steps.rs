@@ -8,7 +8,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::{Instant, sleep};
 
 use super::change::{begin, replace};
-use super::host::{BEFORE, Done, Host};
+use super::host::{BEFORE, Done, Host, INSTALLED};
 use super::image;
 use super::servers::{LOCK_RENEWAL, Servers};
 use crate::cli::doctor::{local_maker, peers_maker};
@@ -16,8 +16,8 @@ use crate::cli::fetch;
 use crate::cli::terminal::complain;
 use crate::cli::wait::until_nothing_lacks;
 use crate::config::{Config, joined};
+use crate::install::normal;
 use crate::install::state::{LEAVING, State};
-use crate::install::{normal, without_proxy};
 use crate::local::process;
 use crate::log_throttle::chain;
 use crate::publish::lease;
@@ -185,10 +185,11 @@ impl Node {
         if normal(&now.plain()?)? == normal(&before.plain()?)? {
             return Ok((now, before));
         }
-        let in_pod = without_proxy(now.apiserver(), false)?.is_some();
-        let before = match (before.has_proxy()?, in_pod) {
+        let installed = self.host.kept(INSTALLED)?;
+        // By kubeadm, after an upgrade that failed.
+        let is_restored = installed.is_some_and(|it| it.apiserver() == now.apiserver());
+        let before = match (before.has_proxy()?, is_restored) {
             (true, _) => before.with_apiserver(now.apiserver().to_owned()),
-            // kubeadm has put it back after an upgrade that failed.
             (false, true) => now.clone(),
             (false, false) => before.with_apiserver(now.plain()?),
         };

@@ -652,6 +652,45 @@ async fn what_does_not_start_is_put_back_and_what_was_broken_off_goes_on() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn what_kubeadm_puts_back_after_an_upgrade_that_failed_stays() {
+    let node = prepared().await;
+    let kubelet = Playing::start(&node);
+    let path = node.path("manifests/kube-apiserver.yaml");
+    let original = fs::read_to_string(&path).unwrap();
+    works(&node).await;
+    let install = ["install", "kubeadm", "--yes", "--layout=sidecar"];
+    let said = command(&node, &install).await;
+    assert!(said.success, "{}{}", said.out, said.err);
+    let with_proxy = fs::read_to_string(&path).unwrap();
+
+    // The upgrade, and an `install` that nothing comes of.
+    fs::write(&path, original.replace("--allow-privileged=true", "--v=1")).unwrap();
+    let mut again = node.command(binary());
+    again
+        .args(install)
+        .args(["--timeout=4s", "--image", NO_IMAGE]);
+    again.arg("--root").arg(node.path("../.."));
+    let log = node.path("install.log");
+    let mut again = Process::spawn("install", &mut again, &log).unwrap();
+    eventually("install has written its manifest", LONG, async || {
+        fs::read_to_string(&path)
+            .unwrap()
+            .contains(NO_IMAGE)
+            .then_some(())
+    })
+    .await;
+    fs::write(&path, &with_proxy).unwrap();
+    // In the pod both drain before the next two start.
+    assert!(!again.wait(3 * LONG).await.success());
+    let said = again.log_tail();
+    assert!(said.contains("everything is as it was before"), "{said}");
+    assert_eq!(fs::read_to_string(&path).unwrap(), with_proxy);
+    works(&node).await;
+    assert!(node.admin("/readyz").await.success);
+    kubelet.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn killed_after_any_step_it_leaves_a_node_that_works_and_the_next_call_goes_on() {
     let node = prepared().await;
     let kubelet = Playing::start(&node);
