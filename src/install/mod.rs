@@ -96,9 +96,8 @@ pub fn plan(node: &Node<'_>, options: &Options) -> Result<Plan, String> {
                 "native sidecars need Kubernetes 1.29, and this is 1.{minor}: choose another --layout"
             ));
         }
-        (Layout::NativeSidecar, None) => warnings.push(
-            "native sidecars need kubelet 1.29 or later, which cannot be seen here".to_owned(),
-        ),
+        (Layout::NativeSidecar, _) => warnings
+            .push("native sidecars need kubelet 1.29 or later: see `kubelet --version`".to_owned()),
         _ => {}
     }
     let mounts = derived.files.iter().map(|file| server.mount(file));
