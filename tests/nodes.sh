@@ -33,9 +33,8 @@
 # PROGRAM names the proxy to install, by default the one that cargo builds for tests; NEXT that of the newer image, by default
 # the same.
 #
-# KUBERNETES names the directory of another version's kube-apiserver, kube-controller-manager, kubelet, kubeadm, kubectl and, if
-# there is one, kube-scheduler; CONTAINERD that of another containerd with its shim and ctr; ETCD another etcd. Give the same
-# ones to all steps.
+# KUBERNETES names the directory of another version's kube-apiserver, kube-controller-manager, kube-scheduler, kubelet, kubeadm
+# and kubectl; CONTAINERD that of another containerd with its shim and ctr; ETCD another etcd. Give the same ones to all steps.
 #
 # Needs root, Debian 12, and control groups (version 1) that can be written to. The nodes' addresses, 10.0.0.0/24, are in
 # namespaces of their own: the machine itself has none of them, and nothing gets out. State is in
@@ -130,9 +129,9 @@ step_build() {
     image "local.test/etcd:$(etcd_tag)" "$etcd=/usr/local/bin/etcd"
     local name
     for name in kube-apiserver kube-controller-manager kube-scheduler; do
-        [ ! -x "$programs/$name" ] || image "local.test/$name:$(version)" "$programs/$name=/usr/local/bin/$name"
+        image "local.test/$name:$(version)" "$programs/$name=/usr/local/bin/$name"
     done
-    # kubeadm fetches these too, one minute each if they are not there. Of them only a scheduler is started, and ends at once.
+    # kubeadm fetches these too, one minute each if they are not there. None is started.
     for name in $(kubeadm config images list --kubernetes-version "$(version)" --image-repository local.test); do
         [ -e "$(archive_of "$name")" ] || image "$name" "$state/pause=/pause"
     done

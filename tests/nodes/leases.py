@@ -1,8 +1,10 @@
 #!/usr/bin/env python3
 """Reads what watch_leases wrote: lines "NODE RENEWTIME", "NODE NotReady" and "asked TIME". Says each node's longest gap.
 
-Fails if a node was seen NotReady, or if a lease was more than 10 s late: kubelet renews it every 10 s. While nobody asked for
-so long, a renewal may have passed unseen: such a gap does not count.
+    leases.py FILE SECONDS
+
+Fails if a node was seen NotReady, or if a lease was not renewed for so long: kubelet renews it every 10 s. While nobody asked
+for as long, a renewal may have passed unseen: such a gap does not count.
 """
 import collections
 import datetime
@@ -22,6 +24,6 @@ for node, times in sorted(renewed.items()):
     times = sorted(times)
     seen = [(a, b) for a, b in zip(times, times[1:]) if not any(begin < b and end > a for begin, end in holes)]
     gaps = [(b - a).total_seconds() for a, b in seen]
-    late = late or len(gaps) < 2 or max(gaps) >= 20
+    late = late or len(gaps) < 2 or max(gaps) >= float(sys.argv[2])
     print(f"  {node}: its lease was renewed {len(times)} times, longest gap {max(gaps, default=0):.1f} s; seen NotReady {not_ready[node]} times")
 sys.exit(1 if late or not_ready else 0)
