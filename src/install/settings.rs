@@ -345,13 +345,13 @@ fn merged(old: &Value, derived: &Value) -> Value {
 /// Without the one where it listens anyway, which may have been another one before.
 fn union(old: &Value, new: &Value, key: &str) -> Option<Value> {
     let address = |it: &Value| it.as_str().and_then(|it| it.parse::<SocketAddr>().ok());
-    let mut all = vec![new["bindAddress"].clone()];
+    let mut all = Vec::new();
     for value in items(old, &[key]).iter().chain(items(new, &[key])) {
-        if !all.iter().any(|known| address(known) == address(value)) {
+        let is_it = |known: &Value| address(known) == address(value);
+        if !is_it(&new["bindAddress"]) && !all.iter().any(is_it) {
             all.push(value.clone());
         }
     }
-    all.remove(0);
     (!all.is_empty()).then_some(Value::Sequence(all))
 }
 
