@@ -29,14 +29,16 @@ esac
 mapfile -t targets < <(sed -n 's/^name = "\([a-z_]*\)"$/\1/p' Cargo.toml)
 [ $# -eq 0 ] || targets=("$@")
 
-RUSTC_WRAPPER=$PWD/coverage.sh cargo build --quiet --locked "${targets[@]/#/--bin=}"
+CARGO_TERM_QUIET=true RUSTC_WORKSPACE_WRAPPER=$PWD/coverage.sh ../tests/cargo-build.sh "${targets[@]}"
+programs=${CARGO_TARGET_DIR:-$PWD/../target}/debug
 printf 'fuzz/smoke.sh: built in %d s\n' "$SECONDS"
 
 found=$(mktemp -d)
 trap 'rm -rf "$found"' EXIT
 run() { # TARGET: its figures in one line, or all that it said
     mkdir -p "$found/$1" "artifacts/$1"
-    if "target/debug/$1" "${limits[@]}" -timeout=10 -rss_limit_mb=2048 -artifact_prefix="artifacts/$1/" \
+    # shellcheck disable=SC2086 # They are words.
+    if "$programs/$1" $words -timeout=10 -rss_limit_mb=2048 -artifact_prefix="artifacts/$1/" \
         "$found/$1" "corpus/$1" >"$found/$1.log" 2>&1; then
         sed -n "s/^Done \(.*\)/$1: \1/p" "$found/$1.log"
     else
@@ -45,8 +47,6 @@ run() { # TARGET: its figures in one line, or all that it said
         return 1
     fi
 }
-failed=0
-for target in "${targets[@]}"; do
-    run "$target" || failed=1
-done
-exit "$failed"
+export -f run
+export programs found words="${limits[*]}"
+printf '%s\n' "${targets[@]}" | xargs -P "$(nproc)" -I TARGET bash -c 'run TARGET'

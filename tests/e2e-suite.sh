@@ -21,5 +21,5 @@ tests/install.sh --tests
 tests/build-kubernetes.sh kube-apiserver kube-controller-manager kubectl e2e.test
 ulimit -n "$(ulimit -Hn)" || echo "e2e-suite: the limit of open files stays at $(ulimit -n)" >&2
 
-cargo build --locked --package kube-interop-proxy --bin kube-interop-proxy --package tools --bin upstream-suites
+tests/cargo-build.sh kube-interop-proxy upstream-suites
 exec "${CARGO_TARGET_DIR:-target}/debug/upstream-suites" e2e "$@"

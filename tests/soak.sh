@@ -21,5 +21,5 @@ tests/install.sh --tests
 tests/build-kubernetes.sh kube-apiserver
 ulimit -n "$(ulimit -Hn)" || echo "soak: the limit of open files stays at $(ulimit -n)" >&2
 
-cargo build --locked --package kube-interop-proxy --bin kube-interop-proxy --package tools --bin soak
+tests/cargo-build.sh kube-interop-proxy soak
 exec "${CARGO_TARGET_DIR:-target}/debug/soak" "$@"

@@ -36,7 +36,7 @@ trap 'rm -rf "$tmp"' EXIT
 directory=$dist/instrumented
 say "building the program with counters, for $compiler"
 compile "$directory" release "-Cprofile-generate=$directory/counts"
-cargo build --locked --package tools --bin cost
+tests/cargo-build.sh cost
 
 # A file for each process that ends.
 say 'training'

@@ -56,7 +56,7 @@ cargo cyclonedx --version 2>/dev/null | grep --quiet --fixed-strings " $cycloned
 tmp=$(mktemp -d "${TMPDIR:-/tmp}/kube-interop-proxy-sbom.XXXXXX")
 trap 'rm -rf "$tmp"' EXIT
 cp --parents --recursive --target-directory "$tmp" \
-    Cargo.toml Cargo.lock build.rs src crates tests benches
+    Cargo.toml Cargo.lock build.rs src crates fuzz tests benches
 (cd "$tmp" && cargo cyclonedx --quiet --format json --spec-version 1.5 --describe binaries --no-build-deps \
     --target "$host")
 sed "s|path+file://$tmp|path+file:///build|" "$tmp/kube-interop-proxy_bin.cdx.json" >"$dist/sbom.cdx.json"

@@ -31,7 +31,11 @@ fuzz_target!(|data: &[u8]| {
     assert_eq!(read(format, &pieces), read(format, &[stream]));
     let mut follower = Follower::new(format, Some(1));
     for mut piece in pieces {
-        while follower.next(&mut piece).expect("no server goes on").is_some() {}
+        while follower
+            .next(&mut piece)
+            .expect("no server goes on")
+            .is_some()
+        {}
     }
     let position = follower.position();
     assert!(position.is_none_or(|position| position.revision >= 1));

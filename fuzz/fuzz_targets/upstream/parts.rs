@@ -127,7 +127,7 @@ pub fn pick(from: &[&'static str], number: u8) -> &'static str {
 }
 
 /// Header fields by number.
-pub fn fields<'n>(numbers: &'n [u8]) -> impl Iterator<Item = (&'n str, &'n str)> {
+pub fn fields(numbers: &[u8]) -> impl Iterator<Item = (&str, &str)> {
     let field = |number: &u8| FIELDS[usize::from(*number) % FIELDS.len()];
     numbers.iter().map(field)
 }
