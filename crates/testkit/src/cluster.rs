@@ -17,6 +17,7 @@ use crate::client::Client;
 use crate::double::tls::server_config;
 use crate::double::{Double, DoubleOptions, Preset, v1_20, v1_36};
 use crate::etcd::{Etcd, EtcdOptions};
+use crate::kube::KubeOptions;
 use crate::pki::Pki;
 use crate::process::program;
 use crate::proxy::{Proxy, ProxyOptions, Until};
@@ -64,6 +65,11 @@ impl Ground {
 
     pub async fn double(&self, preset: Preset) -> Double {
         Double::start(DoubleOptions::new(self.pki.dir(), preset)).await
+    }
+
+    /// A kube-apiserver on this etcd, without the beta versions that few tests are about: it starts sooner.
+    pub fn kube(&self, host_name: &str) -> KubeOptions {
+        KubeOptions::new(self.dir.path(), &self.pki, &self.etcd, host_name).betas(false)
     }
 
     /// For hand-written servers: a listener at a unique address, and the apiserver's certificate.

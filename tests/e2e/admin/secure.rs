@@ -14,7 +14,7 @@ use testkit::client::Client;
 use testkit::cluster::{Ground, LONG, Single};
 use testkit::double::reviews::{ACCESS_REVIEWS, TOKEN_REVIEWS};
 use testkit::double::{Fault, Phase};
-use testkit::kube::{KubeApiServer, KubeOptions};
+use testkit::kube::KubeApiServer;
 use testkit::pki::{LeafOptions, SERVER_NAME};
 use testkit::proxy::{Proxy, ProxyOptions, Until};
 use testkit::wait::eventually;
@@ -57,7 +57,7 @@ async fn world() -> (Single, Secure) {
 #[tokio::test]
 async fn a_real_apiserver_decides_who_may_read_metrics() {
     let ground = Ground::new().await;
-    let options = KubeOptions::new(ground.dir.path(), &ground.pki, &ground.etcd, "cp-a");
+    let options = ground.kube("cp-a");
     let server = KubeApiServer::start(options, &ground.pki).await;
     let secure = Secure::new();
     let options = secure.set(ground.proxy("a", server.addr()));

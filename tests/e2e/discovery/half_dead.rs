@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::routing::real_apiservers::{LONGER, options, without_autoscaling};
+use crate::routing::real_apiservers::{LONGER, without_autoscaling};
 use testkit::audit::AuditLog;
 use testkit::cluster::{Ground, assert_refused_for_good};
 use testkit::kube::{KubeApiServer, Need};
@@ -30,10 +30,10 @@ struct World {
 impl World {
     async fn new() -> Self {
         let ground = Ground::new().await;
-        let b = KubeApiServer::start(options(&ground, "cp-b"), &ground.pki).await;
+        let b = KubeApiServer::start(ground.kube("cp-b"), &ground.pki).await;
         let audit = AuditLog::new(ground.dir.path(), "a");
         let flags = audit.flags();
-        let at_a = without_autoscaling(options(&ground, "cp-a"));
+        let at_a = without_autoscaling(ground.kube("cp-a"));
         let at_a = flags.iter().fold(at_a, |options, flag| options.arg(flag));
         let a = KubeApiServer::start(at_a, &ground.pki).await;
         let proxy = |id, addr| Proxy::start(ground.proxy(id, addr).until(Until::Ready));

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use crate::discovery::documents::groups;
 use crate::discovery::walk::legacy_lists;
-use crate::routing::real_apiservers::{LONGER, options};
+use crate::routing::real_apiservers::LONGER;
 use testkit::client::Client;
 use testkit::cluster::Ground;
 use testkit::kube::{KubeApiServer, Need};
@@ -33,7 +33,7 @@ struct Pair {
 
 /// `without`: groups, and versions of groups, that it does not serve.
 async fn pair(ground: &Ground, id: &str, without: &[&str]) -> Pair {
-    let options = options(ground, &format!("cp-{id}"));
+    let options = ground.kube(&format!("cp-{id}")).betas(true);
     let options = without
         .iter()
         .fold(options, |options, name| match name.contains('/') {

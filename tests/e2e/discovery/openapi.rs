@@ -7,7 +7,7 @@ use kube_interop_proxy::discovery::openapi::{OpenApiFormat, merge};
 use prost::Message;
 use serde_json::Value;
 
-use crate::routing::real_apiservers::{options, without_autoscaling};
+use crate::routing::real_apiservers::without_autoscaling;
 use testkit::client::Client;
 use testkit::cluster::Ground;
 use testkit::kube::KubeApiServer;
@@ -23,7 +23,7 @@ type Entries<T> = BTreeMap<String, T>;
 #[tokio::test]
 async fn what_v1_20_answers() {
     let ground = Ground::new().await;
-    let server = KubeApiServer::start(options(&ground, "cp-a").cached(), &ground.pki).await;
+    let server = KubeApiServer::start(ground.kube("cp-a").betas(true).cached(), &ground.pki).await;
     let admin = server.admin();
     let json = tags_and_encodings(admin, JSON, "text/plain; charset=utf-8").await;
     let protobuf = tags_and_encodings(admin, PROTOBUF, "application/octet-stream").await;
@@ -146,8 +146,11 @@ fn vary(headers: &http::HeaderMap) -> Vec<&str> {
 async fn what_one_server_lacks_is_added_from_the_other() {
     let ground = Ground::new().await;
     let (fuller, lacking) = tokio::join!(
-        KubeApiServer::start(options(&ground, "cp-b"), &ground.pki),
-        KubeApiServer::start(without_autoscaling(options(&ground, "cp-a")), &ground.pki),
+        KubeApiServer::start(ground.kube("cp-b").betas(true), &ground.pki),
+        KubeApiServer::start(
+            without_autoscaling(ground.kube("cp-a").betas(true)),
+            &ground.pki
+        ),
     );
     let (of_fuller, of_lacking) = (fuller.abilities(), lacking.abilities());
     let versions = of_fuller.versions_of("autoscaling").len();

@@ -6,7 +6,7 @@ use std::time::Duration;
 use kube_interop_proxy::cluster::codec::{PeerEndpoint, encode_endpoints};
 use serde_json::Value;
 
-use crate::routing::real_apiservers::{options, without_autoscaling};
+use crate::routing::real_apiservers::without_autoscaling;
 use testkit::client::Client;
 use testkit::cluster::{Ground, LONG, lists};
 use testkit::double::{Double, DoubleOptions, Fault, Recorded, ServedResource, v1_20, v1_36};
@@ -374,8 +374,9 @@ async fn in_other_modes_nobody_is_asked() {
 #[tokio::test]
 async fn real_apiservers_tell_each_others_proxies() {
     let ground = Ground::new().await;
-    let b = KubeApiServer::start(options(&ground, "cp-b"), &ground.pki).await;
-    let a = KubeApiServer::start(without_autoscaling(options(&ground, "cp-a")), &ground.pki).await;
+    let whole = |host| ground.kube(host).betas(true);
+    let b = KubeApiServer::start(whole("cp-b"), &ground.pki).await;
+    let a = KubeApiServer::start(without_autoscaling(whole("cp-a")), &ground.pki).await;
     let options = |id, api: &KubeApiServer| {
         let options = ground.proxy(id, api.addr()).until(Until::Ready);
         options.set("discovery.mode", "Merged")

@@ -9,7 +9,7 @@ use prost::Message;
 
 use crate::discovery::documents::{BETA, V2, groups};
 use crate::discovery::walk::legacy_lists;
-use crate::routing::real_apiservers::{LONGER, options, without_autoscaling};
+use crate::routing::real_apiservers::{LONGER, without_autoscaling};
 use testkit::client::Client;
 use testkit::cluster::{Ground, REROUTED, assert_refused_for_good};
 use testkit::kube::{self, KubeApiServer, Need};
@@ -36,8 +36,8 @@ impl World {
     async fn new() -> Self {
         let ground = Ground::new().await;
         // B first: then A deletes the APIService objects of what it does not know, and B's own group list forgets it.
-        let b = KubeApiServer::start(options(&ground, "cp-b"), &ground.pki).await;
-        let a = without_autoscaling(options(&ground, "cp-a"));
+        let b = KubeApiServer::start(ground.kube("cp-b").betas(true), &ground.pki).await;
+        let a = without_autoscaling(ground.kube("cp-a").betas(true));
         let a = KubeApiServer::start(a, &ground.pki).await;
         let proxy = |id, addr| Proxy::start(ground.proxy(id, addr).until(Until::Ready));
         let (proxy_a, proxy_b) = tokio::join!(proxy("a", a.addr()), proxy("b", b.addr()));

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use crate::failover::peers::Three;
-use crate::routing::real_apiservers::{LONGER, options, without_autoscaling};
+use crate::routing::real_apiservers::{LONGER, without_autoscaling};
 use testkit::addr::Loopback;
 use testkit::client::Client;
 use testkit::cluster::{Ground, HPAS_IN_DEFAULT, LONG, lists, patient};
@@ -36,9 +36,9 @@ impl World {
     async fn new() -> Self {
         let ground = Ground::new().await;
         let start = |options| KubeApiServer::start(options, &ground.pki);
-        let b = start(options(&ground, "cp-b")).await;
-        let c = start(options(&ground, "cp-c")).await;
-        let a = start(without_autoscaling(options(&ground, "cp-a"))).await;
+        let b = start(ground.kube("cp-b")).await;
+        let c = start(ground.kube("cp-c")).await;
+        let a = start(without_autoscaling(ground.kube("cp-a"))).await;
         let proxy = |id: &str, server: &KubeApiServer| {
             Proxy::start(ground.proxy(id, server.addr()).until(Until::Ready))
         };
@@ -130,8 +130,14 @@ async fn longest(path: &str, readers: &[Client]) -> Duration {
 }
 
 #[tokio::test]
-async fn reads_do_not_wait_for_a_frozen_local_apiserver() {
+async fn reads_do_not_wait_for_who_is_frozen() {
     let mut world = World::new().await;
+    a_local_apiserver(&mut world).await;
+    a_peer(&mut world).await;
+    all_of_them(&mut world).await;
+}
+
+async fn a_local_apiserver(world: &mut World) {
     let readers = world.readers(CONFIG_MAPS).await;
     let admin = world.admin();
     let mut watch = admin.open(&format!("{CONFIG_MAPS}?watch=true")).await;
@@ -174,9 +180,7 @@ async fn reads_do_not_wait_for_a_frozen_local_apiserver() {
     }
 }
 
-#[tokio::test]
-async fn reads_do_not_wait_for_a_frozen_peer() {
-    let mut world = World::new().await;
+async fn a_peer(world: &mut World) {
     let readers = world.readers(HPAS_IN_DEFAULT).await;
     world.servers[1].process().signal(Signal::Stop);
     world
@@ -193,9 +197,8 @@ async fn reads_do_not_wait_for_a_frozen_peer() {
     world.until_all_are_back().await;
 }
 
-#[tokio::test]
-async fn where_all_are_frozen_it_is_as_if_none_were() {
-    let mut world = World::new().await;
+/// Then it is as if none were.
+async fn all_of_them(world: &mut World) {
     let readers = world.readers(CONFIG_MAPS).await;
     for server in &mut world.servers {
         server.process().signal(Signal::Stop);

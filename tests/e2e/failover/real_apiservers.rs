@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use serde_json::{Value, json};
 
-use crate::routing::real_apiservers::{LONGER, options, without_autoscaling};
+use crate::routing::real_apiservers::{LONGER, without_autoscaling};
 use testkit::client::Client;
 use testkit::cluster::{Ground, HPAS, HPAS_IN_DEFAULT, LONG, lists};
 use testkit::kube::{self, KubeApiServer, Need};
@@ -108,9 +108,9 @@ async fn a_server_and_its_proxy_die_under_load_and_clients_do_not_notice() {
     }
     let ground = Ground::new().await;
     let start = |options| KubeApiServer::start(options, &ground.pki);
-    let mut b = start(options(&ground, "cp-b")).await;
-    let c = start(options(&ground, "cp-c")).await;
-    let a = start(without_autoscaling(options(&ground, "cp-a"))).await;
+    let mut b = start(ground.kube("cp-b")).await;
+    let c = start(ground.kube("cp-c")).await;
+    let a = start(without_autoscaling(ground.kube("cp-a"))).await;
     let proxy = |id: &str, server: &KubeApiServer| {
         Proxy::start(ground.proxy(id, server.addr()).until(Until::Ready))
     };

@@ -4,7 +4,6 @@
 use serde_json::json;
 
 use crate::failover::peers::{PODS, Three};
-use crate::routing::real_apiservers::options;
 use testkit::addr::Loopback;
 use testkit::client::Client;
 use testkit::cluster::{Ground, HPAS, LONG, Single};
@@ -146,10 +145,10 @@ async fn real_apiservers_of_which_one_has_lost_etcd_answer_for_it() {
     let etcd = Etcd::start_with(dir.path(), &pki, certified).await;
     let link = Cut::start(address, etcd.addr()).await;
     let ground = Ground { dir, pki, etcd };
-    let cut = options(&ground, "cp-a").without("etcd-servers");
+    let cut = ground.kube("cp-a").without("etcd-servers");
     let cut = cut.arg(&format!("--etcd-servers=https://{}", link.addr()));
     let a = KubeApiServer::start(cut, &ground.pki).await;
-    let b = KubeApiServer::start(options(&ground, "cp-b"), &ground.pki).await;
+    let b = KubeApiServer::start(ground.kube("cp-b"), &ground.pki).await;
     let proxy = |id, server: &KubeApiServer| {
         Proxy::start(ground.proxy(id, server.addr()).until(Until::Ready))
     };

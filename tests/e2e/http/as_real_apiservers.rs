@@ -11,7 +11,7 @@ use testkit::proxy::{Proxy, Until};
 use testkit::raw;
 use testkit::wire::{Pieces, Wire, request};
 
-use crate::routing::real_apiservers::{options, world};
+use crate::routing::real_apiservers::world;
 
 const CONFIG_MAPS: &str = "/api/v1/namespaces/default/configmaps";
 const ONE: &str = r#"{"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "one"}}"#;
@@ -19,7 +19,7 @@ const ONE: &str = r#"{"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"nam
 #[tokio::test]
 async fn expectations_are_met_as_by_an_apiserver() {
     let ground = Ground::new().await;
-    let server = KubeApiServer::start(options(&ground, "cp-a"), &ground.pki).await;
+    let server = KubeApiServer::start(ground.kube("cp-a"), &ground.pki).await;
     let proxy = ground.proxy("a", server.addr()).until(Until::Ready);
     let proxy = Proxy::start(proxy).await;
     let path = format!("{CONFIG_MAPS}?dryRun=All");
@@ -152,7 +152,7 @@ const CORS: &str = "--cors-allowed-origins=https://example.com";
 #[tokio::test]
 async fn no_answer_to_an_invented_token_makes_it_known() {
     let ground = Ground::new().await;
-    let server = options(&ground, "cp-a").arg(CORS);
+    let server = ground.kube("cp-a").arg(CORS);
     let server = KubeApiServer::start(server, &ground.pki).await;
     no_answer_makes_a_token_known(&Client::new(server.addr(), &ground.pki)).await;
 }

@@ -11,7 +11,7 @@ use generate::{For, Made, Maker};
 use testkit::client::{Client, Response};
 use testkit::cluster::{Cluster, Ground, LONG, REROUTED};
 use testkit::double::{Double, DoubleOptions, v1_20};
-use testkit::kube::{KubeApiServer, KubeOptions};
+use testkit::kube::KubeApiServer;
 use testkit::pki::SERVER_NAME;
 use testkit::proxy::{Proxy, Until};
 use testkit::wait::eventually;
@@ -176,7 +176,7 @@ fn none(found: &[String]) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_real_apiserver_answers_the_same_through_the_proxy() {
     let ground = Ground::new().await;
-    let options = KubeOptions::new(ground.dir.path(), &ground.pki, &ground.etcd, "cp-a");
+    let options = ground.kube("cp-a");
     let server = KubeApiServer::start(options, &ground.pki).await;
     let sample = r#"{"metadata":{"name":"sample"},"data":{"x":"y"}}"#;
     let configmaps = "/api/v1/namespaces/default/configmaps";

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::routing::real_apiservers::{LONGER, options, without_autoscaling};
+use crate::routing::real_apiservers::{LONGER, without_autoscaling};
 use testkit::client::Client;
 use testkit::cluster::{Ground, HPAS, LONG, lists};
 use testkit::double::auth::RequestHeaders;
@@ -96,7 +96,7 @@ async fn nobody_is_locked_out(proxy: &Proxy, ground: &Ground) {
 #[tokio::test]
 async fn a_header_that_only_the_apiserver_names_has_no_effect_from_the_start_on() {
     let ground = Ground::new().await;
-    let kube = with_another_group_header(options(&ground, "cp-a")).do_not_wait();
+    let kube = with_another_group_header(ground.kube("cp-a")).do_not_wait();
     let mut a = KubeApiServer::start(kube, &ground.pki).await;
     let proxy = Proxy::start(ground.proxy("a", a.addr()).until(Until::Live)).await;
     let clients = everybody(&proxy, &ground);
@@ -126,9 +126,9 @@ async fn a_header_that_only_the_apiserver_names_has_no_effect_from_the_start_on(
 #[tokio::test]
 async fn a_header_that_only_another_apiserver_names_has_no_effect_there() {
     let ground = Ground::new().await;
-    let b = with_another_group_header(options(&ground, "cp-b"));
+    let b = with_another_group_header(ground.kube("cp-b"));
     let b = KubeApiServer::start(b, &ground.pki).await;
-    let a = without_autoscaling(options(&ground, "cp-a"));
+    let a = without_autoscaling(ground.kube("cp-a"));
     let a = KubeApiServer::start(a, &ground.pki).await;
     let (proxy_a, _proxy_b) = tokio::join!(
         Proxy::start(ground.proxy("a", a.addr()).until(Until::Ready)),
@@ -156,7 +156,7 @@ async fn publish(admin: &Client, lists: Value) {
 #[tokio::test]
 async fn whoever_writes_the_config_map_locks_nobody_out_and_keeps_no_node_from_being_ready() {
     let ground = Ground::new().await;
-    let mut a = KubeApiServer::start(options(&ground, "cp-a"), &ground.pki).await;
+    let mut a = KubeApiServer::start(ground.kube("cp-a"), &ground.pki).await;
     let old = Proxy::start(ground.proxy("old", a.addr()).until(Until::Ready)).await;
     let (user, group, extra) = (
         "requestheader-username-headers",
@@ -204,7 +204,8 @@ async fn whoever_writes_the_config_map_locks_nobody_out_and_keeps_no_node_from_b
 #[tokio::test]
 async fn a_name_that_clients_need_and_the_apiserver_accepts_keeps_it_from_being_ready() {
     let ground = Ground::new().await;
-    let a = options(&ground, "cp-a")
+    let a = ground
+        .kube("cp-a")
         .without("requestheader-username-headers")
         .without("requestheader-group-headers")
         .arg("--requestheader-username-headers=X-Remote-User,Impersonate-User")

@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv4Addr};
 
 use serde_json::Value;
 
-use crate::routing::real_apiservers::{LONGER, options, without_autoscaling};
+use crate::routing::real_apiservers::{LONGER, without_autoscaling};
 use testkit::client::Client;
 use testkit::cluster::{Ground, HPAS, LONG, lists};
 use testkit::kube::{KubeApiServer, KubeOptions};
@@ -47,9 +47,9 @@ async fn audited(ground: &Ground, mark: &str) -> Value {
 #[tokio::test]
 async fn the_audit_log_names_the_clients_address_and_user() {
     let ground = Ground::new().await;
-    let b_options = with_audit(&ground, options(&ground, "cp-b"));
+    let b_options = with_audit(&ground, ground.kube("cp-b"));
     let b = KubeApiServer::start(b_options, &ground.pki).await;
-    let a_options = without_autoscaling(options(&ground, "cp-a"));
+    let a_options = without_autoscaling(ground.kube("cp-a"));
     let a = KubeApiServer::start(a_options, &ground.pki).await;
     let (proxy_a, proxy_b) = tokio::join!(
         Proxy::start(ground.proxy("a", a.addr()).until(Until::Ready)),
@@ -129,7 +129,8 @@ async fn is_not_ready(options: ProxyOptions, words: &[&str]) {
 #[tokio::test]
 async fn other_header_names_are_used_and_compared() {
     let ground = Ground::new().await;
-    let kube = options(&ground, "cp-a")
+    let kube = ground
+        .kube("cp-a")
         .without("requestheader-username-headers")
         .without("requestheader-group-headers")
         .without("requestheader-extra-headers-prefix")
@@ -206,7 +207,7 @@ async fn other_header_names_are_used_and_compared() {
 #[tokio::test]
 async fn an_apiserver_without_requestheader_flags_accepts_no_credentials() {
     let ground = Ground::new().await;
-    let kube = options(&ground, "cp-a").without("requestheader-");
+    let kube = ground.kube("cp-a").without("requestheader-");
     let a = KubeApiServer::start(kube, &ground.pki).await;
     is_not_ready(
         ground.proxy("a", a.addr()),
@@ -218,7 +219,7 @@ async fn an_apiserver_without_requestheader_flags_accepts_no_credentials() {
 #[tokio::test]
 async fn an_apiserver_that_allows_everything_is_recognised_all_the_same() {
     let ground = Ground::new().await;
-    let kube = options(&ground, "cp-a").authorization("AlwaysAllow");
+    let kube = ground.kube("cp-a").authorization("AlwaysAllow");
     let a = KubeApiServer::start(kube, &ground.pki).await;
     let proxy = Proxy::start(ground.proxy("a", a.addr()).until(Until::Ready)).await;
     let verbose = proxy.admin_get("/readyz?verbose").await.text();

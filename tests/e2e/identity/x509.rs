@@ -6,7 +6,6 @@ use std::process::Command;
 
 use tokio::task::JoinSet;
 
-use crate::routing::real_apiservers::options;
 use testkit::cluster::Ground;
 use testkit::kube::{self, KubeApiServer, Need};
 use testkit::openssl::{Forge, Wanted};
@@ -662,7 +661,7 @@ async fn client_certificates_count_as_they_do_at_a_real_apiserver() {
     let own = std::fs::read_to_string(ground.pki.path("ca.crt")).unwrap();
     std::fs::write(ground.pki.path("users.crt"), own + &trusted).unwrap();
     let users = ground.pki.file("users.crt");
-    let server = options(&ground, "cp-a").without("client-ca-file");
+    let server = ground.kube("cp-a").without("client-ca-file");
     let server = server.arg(&format!("--client-ca-file={users}"));
     let server = KubeApiServer::start(server, &ground.pki).await;
     let proxy = ground.proxy("a", server.addr());

@@ -5,7 +5,6 @@ use serde_json::json;
 use tokio::io::AsyncWriteExt as _;
 
 use crate::limits::clients::{MIB, Ordeal, beginning};
-use crate::routing::real_apiservers::options;
 use testkit::client::Client;
 use testkit::cluster::{Cluster, Ground, HPAS, LONG, Single, of_each_version};
 use testkit::kube::KubeApiServer;
@@ -56,7 +55,7 @@ async fn codes(client: &Client, path: &str, fields: &Fields) -> [u16; 2] {
 #[tokio::test]
 async fn what_kube_apiserver_takes_is_taken() {
     let ground = Ground::new().await;
-    let server = KubeApiServer::start(options(&ground, "cp-a"), &ground.pki).await;
+    let server = KubeApiServer::start(ground.kube("cp-a"), &ground.pki).await;
     let proxy = Proxy::start(ground.proxy("a", server.addr()).until(Until::Ready)).await;
     let through = proxy.client(&ground.pki).cert("admin");
     for (count, size) in [

@@ -12,7 +12,7 @@ use tokio::task::JoinSet;
 use testkit::client::Client;
 use testkit::cluster::{Ground, LONG};
 use testkit::double::v1_20;
-use testkit::kube::{KubeApiServer, KubeOptions};
+use testkit::kube::KubeApiServer;
 use testkit::process::Signal;
 use testkit::proxy::{Proxy, ProxyOptions, Until};
 use testkit::registry::Registry;
@@ -35,7 +35,7 @@ struct World {
 impl World {
     async fn new() -> Self {
         let ground = Ground::new().await;
-        let options = KubeOptions::new(ground.dir.path(), &ground.pki, &ground.etcd, "cp-a");
+        let options = ground.kube("cp-a");
         let api = KubeApiServer::start(options, &ground.pki).await;
         let world = Self { api, ground };
         let admin = world.api.admin();

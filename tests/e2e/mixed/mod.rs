@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use serde_json::{Value, json};
 
-use crate::routing::real_apiservers::{LONGER, options};
+use crate::routing::real_apiservers::LONGER;
 use testkit::audit::AuditLog;
 use testkit::client::Client;
 use testkit::cluster::{Ground, lists, patient};
@@ -129,7 +129,7 @@ async fn old(etcd: EtcdOptions) -> (Ground, (KubeApiServer, AuditLog)) {
     let options = audit
         .flags()
         .iter()
-        .fold(options(&ground, "cp-old"), |options, flag| {
+        .fold(ground.kube("cp-old").betas(true), |options, flag| {
             options.arg(flag)
         });
     let server = KubeApiServer::start(options.cached(), &ground.pki).await;

@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 
 use super::{CONFIG_MAPS, NEW, config_map};
-use crate::routing::real_apiservers::{LONGER, options};
+use crate::routing::real_apiservers::LONGER;
 use crate::watches::resources::kube_client_at;
 use testkit::addr::Loopback;
 use testkit::client::Client;
@@ -177,7 +177,11 @@ impl Running {
             let server = ModernApiServer::start_at(ip, dir, &ground.pki, &ground.etcd, &[DELAY]);
             return Self::Modern(server.await.into());
         };
-        let options = options(ground, "cp-changes").runs(binary).arg(DELAY);
+        let options = ground
+            .kube("cp-changes")
+            .betas(true)
+            .runs(binary)
+            .arg(DELAY);
         let server = KubeApiServer::start(options.bind(ip), &ground.pki).await;
         Self::Kube(server.into())
     }
@@ -213,7 +217,7 @@ impl World {
     async fn new(upgrade: Upgrade) -> Self {
         let ground = Ground::new().await;
         let address = Loopback::new();
-        let stays = options(&ground, "cp-stays").runs(upgrade.old);
+        let stays = ground.kube("cp-stays").betas(true).runs(upgrade.old);
         let stays = KubeApiServer::start(stays, &ground.pki).await;
         let running = Running::start(Some(upgrade.old), &ground, &address).await;
         let proxy = |id, addr: SocketAddr| {

@@ -10,7 +10,7 @@ use serde_json::json;
 
 use testkit::client::Client;
 use testkit::cluster::{Ground, LONG};
-use testkit::kube::{KubeApiServer, KubeOptions};
+use testkit::kube::KubeApiServer;
 use testkit::kubectl::Kubectl;
 use testkit::process::Process;
 use testkit::proxy::{Proxy, Until};
@@ -36,7 +36,7 @@ struct World {
 /// With roles that let alice list namespaces, and a custom resource. Retries within the patience of client-go.
 async fn world(enforce: &str) -> World {
     let ground = Ground::new().await;
-    let options = KubeOptions::new(ground.dir.path(), &ground.pki, &ground.etcd, "cp-a");
+    let options = ground.kube("cp-a");
     let server = KubeApiServer::start(options, &ground.pki).await;
     let options = ground
         .proxy("a", server.addr())

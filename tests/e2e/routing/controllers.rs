@@ -7,7 +7,7 @@ use std::time::Duration;
 use etcd_client::WatchOptions;
 use serde_json::{Value, json};
 
-use crate::routing::real_apiservers::{options, without_autoscaling};
+use crate::routing::real_apiservers::without_autoscaling;
 use testkit::client::Client;
 use testkit::cluster::{Ground, REROUTED, lists};
 use testkit::kcm::ControllerManager;
@@ -80,8 +80,9 @@ impl World {
     async fn where_a_is(change: impl Fn(KubeOptions) -> KubeOptions) -> Self {
         let ground = Ground::new().await;
         // B first: then A deletes the APIService objects of what it does not know, and B's own group list forgets it.
-        let b = KubeApiServer::start(options(&ground, "cp-b"), &ground.pki).await;
-        let a = KubeApiServer::start(change(options(&ground, "cp-a")), &ground.pki).await;
+        let b = ground.kube("cp-b").betas(true);
+        let b = KubeApiServer::start(b, &ground.pki).await;
+        let a = KubeApiServer::start(change(ground.kube("cp-a").betas(true)), &ground.pki).await;
         let proxy_b = Proxy::start(ground.proxy("b", b.addr()).until(Until::Ready)).await;
         Self::with_a_proxy_before_a(ground, a, b, Some(proxy_b), "b").await
     }
@@ -89,9 +90,9 @@ impl World {
     /// A serves nothing of autoscaling, and only A has a proxy. B's key below `masterleases/` is its own.
     async fn where_b_is_bare() -> Self {
         let ground = Ground::new().await;
-        let bare = options(&ground, "cp-b").without("endpoint-reconciler-type");
+        let bare = ground.kube("cp-b").without("endpoint-reconciler-type");
         let b = KubeApiServer::start(bare, &ground.pki).await;
-        let a = without_autoscaling(options(&ground, "cp-a"));
+        let a = without_autoscaling(ground.kube("cp-a"));
         let a = KubeApiServer::start(a, &ground.pki).await;
         let id = b.addr().to_string();
         Self::with_a_proxy_before_a(ground, a, b, None, &id).await
@@ -211,17 +212,18 @@ impl World {
         kind: &Kind,
         controllers: &ControllerManager,
     ) {
-        self.create_namespace("found").await;
-        let object = self.create_object(kind, "found", "web", None).await;
+        let name = format!("with-{}", kind.resource);
+        self.create_namespace(&name).await;
+        let object = self.create_object(kind, &name, "web", None).await;
         let since = revision(&object);
-        let namespace = format!("{NAMESPACES}/found");
+        let namespace = format!("{NAMESPACES}/{name}");
         self.delete(&namespace).await;
         self.until_gone(&namespace, controllers).await;
-        assert_eq!(self.stored(kind, "found").await, 0, "something is orphaned");
-        let object = self
-            .deletion(&format!("{}/found/web", kind.key), since)
-            .await;
-        let namespace = self.deletion("/registry/namespaces/found", since).await;
+        assert_eq!(self.stored(kind, &name).await, 0, "something is orphaned");
+        let object = format!("{}/{name}/web", kind.key);
+        let object = self.deletion(&object, since).await;
+        let namespace = format!("/registry/namespaces/{name}");
+        let namespace = self.deletion(&namespace, since).await;
         assert!(
             object < namespace,
             "object deleted at {object}, namespace at {namespace}"
@@ -235,33 +237,31 @@ impl World {
         owned: &Kind,
         controllers: &ControllerManager,
     ) {
-        self.create_namespace("owners").await;
-        let web = self.create_object(owner, "owners", "web", None).await;
-        self.create_object(owned, "owners", "of-web", Some(&web))
+        let namespace = &format!("{}-own-{}", owner.resource, owned.resource);
+        self.create_namespace(namespace).await;
+        let web = self.create_object(owner, namespace, "web", None).await;
+        self.create_object(owned, namespace, "of-web", Some(&web))
             .await;
         // A dead owner's: once they are collected, the collector has had its time for the living one's.
         for name in ["first", "second"] {
             let dead = self
-                .create_object(&config_map(), "owners", &format!("dead-{name}"), None)
+                .create_object(&config_map(), namespace, &format!("dead-{name}"), None)
                 .await;
-            self.create_object(&config_map(), "owners", name, Some(&dead))
+            self.create_object(&config_map(), namespace, name, Some(&dead))
                 .await;
-            self.delete(&format!(
-                "{}/dead-{name}",
-                config_map().collection("owners")
-            ))
-            .await;
-            let orphan = format!("{}/{name}", config_map().collection("owners"));
-            self.until_gone(&orphan, controllers).await;
+            let config_maps = config_map().collection(namespace);
+            self.delete(&format!("{config_maps}/dead-{name}")).await;
+            self.until_gone(&format!("{config_maps}/{name}"), controllers)
+                .await;
         }
-        let of_web = format!("{}/of-web", owned.collection("owners"));
+        let of_web = format!("{}/of-web", owned.collection(namespace));
         assert_eq!(
             self.admin().get(&of_web).await.code(),
             200,
             "its owner lives"
         );
         // In batch/v1beta1 the default is to leave behind what is owned.
-        let owner = format!("{}/web", owner.collection("owners"));
+        let owner = format!("{}/web", owner.collection(namespace));
         self.delete(&format!("{owner}?propagationPolicy=Background"))
             .await;
         self.until_gone(&of_web, controllers).await;
@@ -298,7 +298,7 @@ fn revision(object: &Value) -> i64 {
 }
 
 #[tokio::test]
-async fn a_namespace_takes_along_what_a_newer_server_added() {
+async fn what_a_newer_server_added_goes_with_its_namespace_and_with_its_owner() {
     let world = World::where_a_is(without_autoscaling).await;
     let kind = autoscaler();
     // Without the proxy: the namespace goes, what was in it stays behind.
@@ -324,12 +324,15 @@ async fn a_namespace_takes_along_what_a_newer_server_added() {
     println!(
         "kube-controller-manager at A's proxy: the autoscaler gone, then the namespace, 0 orphaned"
     );
+    world
+        .what_is_owned_goes_with_its_owner(&config_map(), &kind, &controllers)
+        .await;
     assert!(world.rerouted("autoscaling").await >= 1.0);
     assert!(world.served_by_peers().await >= 1.0);
 }
 
 #[tokio::test]
-async fn a_namespace_takes_along_what_a_newer_server_removed() {
+async fn what_a_newer_server_removed_goes_with_its_namespace_and_takes_along_what_it_owns() {
     if kube::lacks(&[Need::Serves(REMOVED)]) {
         return;
     }
@@ -338,51 +341,26 @@ async fn a_namespace_takes_along_what_a_newer_server_removed() {
     world
         .a_namespace_goes_after_its_object(&cron_job(), &controllers)
         .await;
+    world
+        .what_is_owned_goes_with_its_owner(&cron_job(), &config_map(), &controllers)
+        .await;
     assert!(world.rerouted("batch").await >= 1.0);
 }
 
 #[tokio::test]
-async fn a_namespace_takes_along_what_every_server_serves() {
+async fn what_every_server_serves_goes_with_its_namespace_and_takes_along_what_it_owns() {
     let world = World::where_a_is(|options| options).await;
     let controllers = world.controllers().await;
     world
         .a_namespace_goes_after_its_object(&autoscaler(), &controllers)
         .await;
+    world
+        .what_is_owned_goes_with_its_owner(&autoscaler(), &config_map(), &controllers)
+        .await;
     // A watch from a revision that A does not remember may go to B all the same, and of another version B serves more.
     let same = world.a.abilities() == world.b.abilities();
     let served = world.served_by_peers().await;
     assert!(!same || served < 1.0, "A serves it itself");
-}
-
-#[tokio::test]
-async fn what_a_newer_server_added_is_collected_with_its_owner() {
-    let world = World::where_a_is(without_autoscaling).await;
-    let controllers = world.controllers().await;
-    world
-        .what_is_owned_goes_with_its_owner(&config_map(), &autoscaler(), &controllers)
-        .await;
-}
-
-#[tokio::test]
-async fn what_belongs_to_something_that_a_newer_server_removed_is_collected_with_it_and_not_before()
-{
-    if kube::lacks(&[Need::Serves(REMOVED)]) {
-        return;
-    }
-    let world = World::where_a_is(without_removed).await;
-    let controllers = world.controllers().await;
-    world
-        .what_is_owned_goes_with_its_owner(&cron_job(), &config_map(), &controllers)
-        .await;
-}
-
-#[tokio::test]
-async fn what_every_server_serves_is_collected_with_its_owner() {
-    let world = World::where_a_is(|options| options).await;
-    let controllers = world.controllers().await;
-    world
-        .what_is_owned_goes_with_its_owner(&autoscaler(), &config_map(), &controllers)
-        .await;
 }
 
 #[tokio::test]

@@ -8,7 +8,7 @@ use tokio::io::AsyncWriteExt as _;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-use super::real_apiservers::{LONGER, options};
+use super::real_apiservers::LONGER;
 use crate::limits::http2::{get, streams};
 use crate::limits::unread::asked;
 use testkit::client::Client;
@@ -315,8 +315,8 @@ async fn new_definitions_are_never_denied_once_one_apiserver_serves_them() {
     const ROUNDS: usize = 5;
     let ground = Ground::new().await;
     let (a, mut b) = tokio::join!(
-        KubeApiServer::start(options(&ground, "cp-a"), &ground.pki),
-        KubeApiServer::start(options(&ground, "cp-b"), &ground.pki),
+        KubeApiServer::start(ground.kube("cp-a"), &ground.pki),
+        KubeApiServer::start(ground.kube("cp-b"), &ground.pki),
     );
     let (proxy_a, proxy_b) = tokio::join!(
         Proxy::start(ground.proxy("a", a.addr()).until(Until::Ready)),

@@ -13,7 +13,7 @@ use testkit::client::{Client, Response};
 use testkit::cluster::{Cluster, Ground, HPAS_IN_DEFAULT, LONG, Single, assert_refused, lists};
 use testkit::double::status::Status;
 use testkit::double::{Double, Fault, ScriptedAnswer, v1_20};
-use testkit::kube::{KubeApiServer, KubeOptions};
+use testkit::kube::KubeApiServer;
 use testkit::proxy::{Proxy, Until};
 use testkit::wait::eventually;
 
@@ -300,8 +300,7 @@ struct Liar {
 impl Liar {
     async fn start() -> Self {
         let ground = Ground::new().await;
-        let options = KubeOptions::new(ground.dir.path(), &ground.pki, &ground.etcd, "cp-b")
-            .runtime_config("autoscaling/v1=false");
+        let options = ground.kube("cp-b").runtime_config("autoscaling/v1=false");
         let server = KubeApiServer::start(options, &ground.pki).await;
         let local = v1_20()
             .without_group("autoscaling")

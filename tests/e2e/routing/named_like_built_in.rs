@@ -8,7 +8,7 @@ use k8s_pb::apimachinery::pkg::runtime::Unknown;
 use prost::Message;
 use serde_json::{Value, json};
 
-use super::real_apiservers::{LONGER, options};
+use super::real_apiservers::LONGER;
 use testkit::client::Client;
 use testkit::cluster::{Ground, assert_refused, lists};
 use testkit::kube::{self, KubeApiServer, Need};
@@ -39,10 +39,13 @@ async fn world() -> World {
     let ground = Ground::new().await;
     let (a, b) = tokio::join!(
         KubeApiServer::start(
-            options(&ground, "cp-a").runtime_config("discovery.k8s.io/v1beta1=false"),
+            ground
+                .kube("cp-a")
+                .betas(true)
+                .runtime_config("discovery.k8s.io/v1beta1=false"),
             &ground.pki
         ),
-        KubeApiServer::start(options(&ground, "cp-b"), &ground.pki),
+        KubeApiServer::start(ground.kube("cp-b").betas(true), &ground.pki),
     );
     let (proxy_a, proxy_b) = tokio::join!(
         Proxy::start(ground.proxy("a", a.addr()).until(Until::Ready)),

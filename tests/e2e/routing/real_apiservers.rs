@@ -21,10 +21,6 @@ pub struct World {
     pub ground: Ground,
 }
 
-pub fn options(ground: &Ground, host: &str) -> KubeOptions {
-    KubeOptions::new(ground.dir.path(), &ground.pki, &ground.etcd, host)
-}
-
 pub fn without_autoscaling(options: KubeOptions) -> KubeOptions {
     options.without_group("autoscaling")
 }
@@ -32,8 +28,8 @@ pub fn without_autoscaling(options: KubeOptions) -> KubeOptions {
 pub async fn world() -> World {
     let ground = Ground::new().await;
     // B first: then A deletes the APIService objects of what it does not know, and B's own group list forgets it.
-    let b = KubeApiServer::start(options(&ground, "cp-b"), &ground.pki).await;
-    let a = KubeApiServer::start(without_autoscaling(options(&ground, "cp-a")), &ground.pki).await;
+    let b = KubeApiServer::start(ground.kube("cp-b"), &ground.pki).await;
+    let a = KubeApiServer::start(without_autoscaling(ground.kube("cp-a")), &ground.pki).await;
     let (proxy_a, proxy_b) = tokio::join!(
         Proxy::start(ground.proxy("a", a.addr()).until(Until::Ready)),
         Proxy::start(ground.proxy("b", b.addr()).until(Until::Ready)),

@@ -5,7 +5,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use testkit::cluster::{Ground, LONG, Single, assert_refused, decode_status};
 use testkit::double::{Double, DoubleOptions, Phase, v1_20};
 use testkit::kcm::ControllerManager;
-use testkit::kube::{KubeApiServer, KubeOptions};
+use testkit::kube::KubeApiServer;
 use testkit::kubectl::Kubectl;
 use testkit::proxy::{Proxy, Until};
 use testkit::wait::eventually;
@@ -154,7 +154,7 @@ async fn a_connection_that_says_nothing_is_closed_without_a_word() {
 #[tokio::test]
 async fn form_and_bytes_are_those_of_a_real_kube_apiserver() {
     let ground = Ground::new().await;
-    let options = KubeOptions::new(ground.dir.path(), &ground.pki, &ground.etcd, "cp-a");
+    let options = ground.kube("cp-a");
     let server = KubeApiServer::start(options, &ground.pki).await;
     let proxy = Proxy::start(ground.proxy("a", server.addr()).until(Until::Ready)).await;
     let through = proxy.client(&ground.pki).cert("rogue");

@@ -12,7 +12,7 @@ use testkit::proxy::{Proxy, Until};
 use testkit::streaming::Response;
 use testkit::wait::eventually;
 
-use super::real_apiservers::{LONGER, options, without_autoscaling};
+use super::real_apiservers::{LONGER, without_autoscaling};
 use testkit::cluster::{Ground, lists};
 
 const REFUSALS: &str = "kube_interop_proxy_refusals_total";
@@ -122,7 +122,7 @@ async fn is_404_after_another_look(through: &Client, direct: &Client, path: &str
 #[tokio::test]
 async fn beside_one_apiserver_what_it_does_not_have_is_its_own_404() {
     let ground = Ground::new().await;
-    let server = KubeApiServer::start(options(&ground, "cp-a"), &ground.pki).await;
+    let server = KubeApiServer::start(ground.kube("cp-a"), &ground.pki).await;
     let proxy = Proxy::start(ground.proxy("a", server.addr()).until(Until::Ready)).await;
     let through = proxy.client(&ground.pki).cert("admin");
     impossible_paths_are_404_at_once(&proxy, &through, server.admin()).await;
@@ -142,8 +142,8 @@ async fn beside_one_apiserver_what_it_does_not_have_is_its_own_404() {
 #[tokio::test]
 async fn beside_two_apiservers_what_neither_has_is_their_404() {
     let ground = Ground::new().await;
-    let b = KubeApiServer::start(options(&ground, "cp-b"), &ground.pki).await;
-    let a = KubeApiServer::start(without_autoscaling(options(&ground, "cp-a")), &ground.pki).await;
+    let b = KubeApiServer::start(ground.kube("cp-b"), &ground.pki).await;
+    let a = KubeApiServer::start(without_autoscaling(ground.kube("cp-a")), &ground.pki).await;
     let (proxy, _proxy_b) = tokio::join!(
         Proxy::start(ground.proxy("a", a.addr()).until(Until::Ready)),
         Proxy::start(ground.proxy("b", b.addr()).until(Until::Ready)),

@@ -8,7 +8,7 @@ use serde_json::json;
 
 use testkit::cluster::{Ground, HPAS, LONG, lists};
 use testkit::double::{v1_20, v1_36};
-use testkit::kube::{self, KubeApiServer, KubeOptions, Need};
+use testkit::kube::{self, KubeApiServer, Need};
 use testkit::kubectl::Kubectl;
 use testkit::proxy::{Proxy, Until};
 use testkit::wait::eventually;
@@ -229,7 +229,7 @@ async fn on_a_real_apiserver_our_lease_is_listed_renewed_and_deleted_at_the_end(
         return;
     }
     let ground = Ground::new().await;
-    let options = KubeOptions::new(ground.dir.path(), &ground.pki, &ground.etcd, "cp-a");
+    let options = ground.kube("cp-a").betas(true);
     let options = options
         .feature_gate("APIServerIdentity=true")
         .feature_gate("StorageVersionAPI=true")

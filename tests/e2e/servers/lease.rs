@@ -32,7 +32,9 @@ struct World {
 /// proxy's Lease would, without renewal, too.
 async fn world() -> World {
     let ground = Ground::new().await;
-    let options = KubeOptions::new(ground.dir.path(), &ground.pki, &ground.etcd, ID)
+    let options = ground
+        .kube(ID)
+        .betas(true)
         .runtime_config("internal.apiserver.k8s.io/v1alpha1=true")
         .arg("--identity-lease-duration-seconds=3")
         .arg("--identity-lease-renew-interval-seconds=1");

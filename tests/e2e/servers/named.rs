@@ -9,7 +9,7 @@ use kube_interop_proxy::publish::identity::{computed, host_name};
 use serde_json::{Value, json};
 
 use testkit::cluster::{Ground, LONG};
-use testkit::kube::{KubeApiServer, KubeOptions};
+use testkit::kube::KubeApiServer;
 use testkit::proxy::{Proxy, ProxyOptions, Until};
 use testkit::registry::Registry;
 use testkit::wait::{eventually, holds};
@@ -28,7 +28,7 @@ struct World {
 impl World {
     async fn new() -> Self {
         let ground = Ground::new().await;
-        let options = KubeOptions::new(ground.dir.path(), &ground.pki, &ground.etcd, "cp-a");
+        let options = ground.kube("cp-a");
         // The test writes the Leases.
         let options = options.without_identity();
         let api = KubeApiServer::start(options, &ground.pki).await;

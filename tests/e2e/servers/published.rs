@@ -12,7 +12,7 @@ use testkit::cluster::{Ground, LONG};
 use testkit::cut::Cut;
 use testkit::double::v1_20;
 use testkit::etcd::{Etcd, EtcdOptions};
-use testkit::kube::{KubeApiServer, KubeOptions};
+use testkit::kube::KubeApiServer;
 use testkit::pki::Pki;
 use testkit::proxy::{Proxy, ProxyOptions, Until};
 use testkit::wait::{eventually, holds};
@@ -33,7 +33,7 @@ impl World {
     }
 
     async fn on(ground: Ground) -> Self {
-        let options = KubeOptions::new(ground.dir.path(), &ground.pki, &ground.etcd, "cp-a");
+        let options = ground.kube("cp-a");
         // The test writes the Leases.
         let options = options.without_identity();
         let api = KubeApiServer::start(options, &ground.pki).await;

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use crate::etcd::outages::asking;
 use testkit::cluster::{Ground, HPAS, LONG, lists};
 use testkit::double::v1_20;
-use testkit::kube::{self, KubeApiServer, KubeOptions, Need};
+use testkit::kube::{self, KubeApiServer, Need};
 use testkit::proxy::{Proxy, ProxyOptions, Until};
 use testkit::registry::Registry;
 use testkit::wait::{eventually, holds};
@@ -19,7 +19,7 @@ const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases
 const LEASE_TTL: Duration = Duration::from_secs(3);
 
 async fn apiserver(ground: &Ground, gate: &str) -> KubeApiServer {
-    let options = KubeOptions::new(ground.dir.path(), &ground.pki, &ground.etcd, "cp-b");
+    let options = ground.kube("cp-b");
     KubeApiServer::start(options.feature_gate(gate), &ground.pki).await
 }
 

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use testkit::client::Client;
 use testkit::cluster::{Ground, HPAS, LONG};
 use testkit::double::v1_20;
-use testkit::kube::{KubeApiServer, KubeOptions};
+use testkit::kube::KubeApiServer;
 use testkit::proxy::{Proxy, Until};
 use testkit::registry::Registry;
 use testkit::wait::{eventually, holds};
@@ -29,7 +29,7 @@ struct World {
 impl World {
     async fn new() -> Self {
         let ground = Ground::new().await;
-        let options = KubeOptions::new(ground.dir.path(), &ground.pki, &ground.etcd, "cp-a");
+        let options = ground.kube("cp-a");
         let options = options.without_identity().without_group("autoscaling");
         let api = KubeApiServer::start(options, &ground.pki).await;
         let group = "rbac.authorization.k8s.io";

@@ -11,7 +11,6 @@ use testkit::registry::Registry;
 use testkit::wait::eventually;
 
 use super::PODS;
-use crate::routing::real_apiservers::options;
 use crate::routing::unsynced::without_etcd;
 use crate::watches::bookmarks::{self, CONFIG_MAPS, Events, last_bookmark, watch_path};
 
@@ -180,7 +179,7 @@ async fn resume_routing() {
 #[tokio::test]
 async fn last_bookmarks() {
     let ground = Ground::new().await;
-    let server = KubeApiServer::start(options(&ground, "cp-a"), &ground.pki).await;
+    let server = KubeApiServer::start(ground.kube("cp-a"), &ground.pki).await;
     let admin = server.admin();
     let mut proxy = bookmarks::proxy(&ground, &server, "8s").await;
     bookmarks::write(admin, CONFIG_MAPS, "a", &json!({})).await;

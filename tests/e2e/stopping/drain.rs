@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 
-use crate::routing::real_apiservers::{LONGER, options};
+use crate::routing::real_apiservers::LONGER;
 use crate::watches::bookmarks::{
     CONFIG_MAPS, Events, SECRETS, last_bookmark, list_revision, watch_path, write,
 };
@@ -86,7 +86,8 @@ impl World {
         let dir = ground.dir.path();
         let (policy, audit) = (dir.join("audit.yaml"), dir.join("audit.log"));
         std::fs::write(&policy, AUDIT).unwrap();
-        let options = options(&ground, "cp-a")
+        let options = ground
+            .kube("cp-a")
             .arg(&format!("--audit-policy-file={}", policy.display()))
             .arg(&format!("--audit-log-path={}", audit.display()));
         let server = KubeApiServer::start(options, &ground.pki).await;

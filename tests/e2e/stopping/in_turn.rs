@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use tokio::task::JoinHandle;
 
 use super::together::{Asked, CONFIG_MAPS, ask};
-use crate::routing::real_apiservers::{LONGER, options};
+use crate::routing::real_apiservers::LONGER;
 use testkit::cluster::Ground;
 use testkit::kube::KubeApiServer;
 use testkit::process::Signal;
@@ -27,9 +27,9 @@ struct World {
 impl World {
     async fn new() -> Self {
         let ground = Ground::new().await;
-        let apiserver = options(&ground, "cp-a").arg("--shutdown-delay-duration=2s");
+        let apiserver = ground.kube("cp-a").arg("--shutdown-delay-duration=2s");
         let apiserver = KubeApiServer::start(apiserver, &ground.pki).await;
-        let peer = KubeApiServer::start(options(&ground, "cp-b"), &ground.pki).await;
+        let peer = KubeApiServer::start(ground.kube("cp-b"), &ground.pki).await;
         let proxy = |id, server: &KubeApiServer| {
             let options = ground.proxy(id, server.addr());
             let options = options
@@ -77,18 +77,24 @@ impl World {
         .await;
     }
 
-    fn failed(self) -> Vec<Asked> {
-        self.asking.abort();
-        let mut asked = self.asked.lock().unwrap().clone();
+    /// Since the last time.
+    fn failed(&self) -> Vec<Asked> {
+        let mut asked = std::mem::take(&mut *self.asked.lock().unwrap());
         asked.retain(|asked| asked.result.is_err());
         asked
     }
 }
 
-/// As kubelet from 1.29 on does with a native sidecar.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_proxy_that_ends_after_its_apiserver_and_starts_before_it_serves_from_peers() {
+async fn a_client_of_one_node_does_not_miss_an_apiserver_that_ends_before_its_proxy() {
     let mut world = World::new().await;
+    an_apiserver_is_replaced_behind_its_proxy(&mut world).await;
+    a_proxy_ends_after_its_apiserver_and_starts_before_it(&mut world).await;
+    world.asking.abort();
+}
+
+/// As kubelet from 1.29 on does with a native sidecar.
+async fn a_proxy_ends_after_its_apiserver_and_starts_before_it(world: &mut World) {
     world.end_apiserver().await;
     // A peer serves it, and the drain ends it.
     let watcher = world.proxy.client(&world.ground.pki).cert("admin");
@@ -121,9 +127,7 @@ async fn a_proxy_that_ends_after_its_apiserver_and_starts_before_it_serves_from_
 }
 
 /// As with a proxy that is a static pod of its own.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_apiserver_that_is_replaced_behind_its_proxy_is_not_missed() {
-    let mut world = World::new().await;
+async fn an_apiserver_is_replaced_behind_its_proxy(world: &mut World) {
     world.end_apiserver().await;
     world.until_served().await;
     world.apiserver.start_again();

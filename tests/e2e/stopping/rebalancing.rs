@@ -8,7 +8,7 @@ use futures_util::future::join_all;
 use serde_json::json;
 use tokio::time::timeout;
 
-use crate::routing::real_apiservers::{LONGER, options};
+use crate::routing::real_apiservers::LONGER;
 use testkit::balancer::Balancer;
 use testkit::client::Client;
 use testkit::cluster::{Ground, Single, patient};
@@ -252,7 +252,7 @@ fn admin(proxy: &Proxy, ground: &Ground) -> Client {
 #[tokio::test]
 async fn goaways_of_a_real_apiserver_cost_no_request() {
     let ground = Ground::new().await;
-    let chance = options(&ground, "cp-a").arg("--goaway-chance=0.02");
+    let chance = ground.kube("cp-a").arg("--goaway-chance=0.02");
     let server = KubeApiServer::start(chance, &ground.pki).await;
     let proxy = Proxy::start(ground.proxy("a", server.addr()).until(Until::Ready)).await;
     nothing_is_lost(&proxy, &admin(&proxy, &ground)).await;

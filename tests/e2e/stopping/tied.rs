@@ -7,7 +7,7 @@ use serde_json::json;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 use super::sigterm::until_it_drains;
-use crate::routing::real_apiservers::{LONGER, options};
+use crate::routing::real_apiservers::LONGER;
 use crate::watches::bookmarks::{
     CONFIG_MAPS, Events, SECRETS, last_bookmark, proxy, watch_path, write,
 };
@@ -150,7 +150,7 @@ async fn a_watch_that_comes_during_the_drain_is_served_until_its_end() {
 #[tokio::test]
 async fn a_watch_that_comes_back_during_the_drain_gets_a_last_bookmark_each_time() {
     let ground = Ground::new().await;
-    let server = KubeApiServer::start(options(&ground, "cp-a"), &ground.pki).await;
+    let server = KubeApiServer::start(ground.kube("cp-a"), &ground.pki).await;
     let admin = server.admin();
     let mut proxy = proxy(&ground, &server, "20s").await;
     let client = proxy.client(&ground.pki).cert("admin");

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use tokio::time::{MissedTickBehavior, interval};
 
-use crate::routing::real_apiservers::{LONGER, options};
+use crate::routing::real_apiservers::LONGER;
 use testkit::client::Client;
 use testkit::cluster::Ground;
 use testkit::kube::{KubeApiServer, KubeOptions};
@@ -63,8 +63,8 @@ struct World {
 
 async fn world(a: impl FnOnce(KubeOptions) -> KubeOptions) -> World {
     let ground = Ground::new().await;
-    let a = KubeApiServer::start(a(options(&ground, "cp-a")), &ground.pki).await;
-    let b = KubeApiServer::start(options(&ground, "cp-b"), &ground.pki).await;
+    let a = KubeApiServer::start(a(ground.kube("cp-a")), &ground.pki).await;
+    let b = KubeApiServer::start(ground.kube("cp-b"), &ground.pki).await;
     let proxy = |id, server: &KubeApiServer| {
         let options = ground.proxy(id, server.addr());
         let options = options

@@ -11,7 +11,6 @@ use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use serde_json::json;
 
-use crate::routing::real_apiservers::options;
 use crate::watches::bookmarks::{
     Events, PROTOBUF, Seen, last_bookmark, list_revision, proxy, watch_path, write,
 };
@@ -71,7 +70,7 @@ fn random_data(random: &mut StdRng) -> String {
 #[tokio::test]
 async fn random_writes_while_watches_end_are_never_jumped_over() {
     let ground = Ground::new().await;
-    let server = KubeApiServer::start(options(&ground, "cp-a"), &ground.pki).await;
+    let server = KubeApiServer::start(ground.kube("cp-a"), &ground.pki).await;
     let admin = server.admin();
     let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "other"}});
     let created = admin

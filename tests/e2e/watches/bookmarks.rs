@@ -8,7 +8,6 @@ use kube_interop_proxy::watches::frames::{
 };
 use serde_json::{Value, json};
 
-use crate::routing::real_apiservers::options;
 use testkit::client::{Client, Streaming};
 use testkit::cluster::{Ground, LONG};
 use testkit::etcd::Etcd;
@@ -190,11 +189,21 @@ pub fn last_bookmark(seen: &[Seen]) -> Option<i64> {
 }
 
 #[tokio::test]
-async fn a_quiet_watch_is_told_the_newest_revision_and_goes_on_from_there() {
-    let ground = Ground::new().await;
-    let server = KubeApiServer::start(options(&ground, "cp-a"), &ground.pki).await;
+async fn a_watch_that_the_proxy_ends_is_told_how_far_it_has_come() {
+    let mut ground = Ground::new().await;
+    let server = KubeApiServer::start(ground.kube("cp-a"), &ground.pki).await;
+    a_quiet_one_is_told_the_newest_revision_and_goes_on_from_there(&ground, &server).await;
+    bookmarks_of_the_apiserver_are_understood_and_followed_by_ours(&ground, &server).await;
+    etcd_may_restart_during_the_drain_and_what_it_compacted_proves_nothing(&mut ground, &server)
+        .await;
+}
+
+async fn a_quiet_one_is_told_the_newest_revision_and_goes_on_from_there(
+    ground: &Ground,
+    server: &KubeApiServer,
+) {
     let admin = server.admin();
-    let mut proxy = proxy(&ground, &server, "4s").await;
+    let mut proxy = proxy(ground, server, "4s").await;
     write(admin, CONFIG_MAPS, "a", &json!({})).await;
     let from = list_revision(admin, CONFIG_MAPS).await;
     let client = proxy.client(&ground.pki).cert("admin");
@@ -255,10 +264,10 @@ fn contains(bytes: &[u8], part: &[u8]) -> bool {
     bytes.windows(part.len()).any(|window| window == part)
 }
 
-#[tokio::test]
-async fn bookmarks_of_a_real_apiserver_are_understood_and_followed_by_ours() {
-    let ground = Ground::new().await;
-    let server = KubeApiServer::start(options(&ground, "cp-a"), &ground.pki).await;
+async fn bookmarks_of_the_apiserver_are_understood_and_followed_by_ours(
+    ground: &Ground,
+    server: &KubeApiServer,
+) {
     let admin = server.admin();
     let mut proxy = Proxy::start(
         ground
@@ -280,7 +289,7 @@ async fn bookmarks_of_a_real_apiserver_are_understood_and_followed_by_ours() {
     }
     // 1.20 sends none to a watch that nothing happened in.
     write(admin, CONFIG_MAPS, "a", &json!({"data": {"x": "1"}})).await;
-    let other = write(admin, SECRETS, "x", &json!({})).await;
+    let other = write(admin, SECRETS, "other", &json!({})).await;
     proxy.process().signal(Signal::Term);
     let mut ended = Vec::new();
     for watch in watches {
@@ -302,7 +311,7 @@ async fn no_revision_of_one_etcd_is_given_for_what_is_in_another() {
     let other_endpoint = other.endpoint();
     let overrides =
         format!("--etcd-servers-overrides=/events#{other_endpoint},/podtemplates#{other_endpoint}");
-    let kube = options(&ground, "cp-a").arg(&overrides);
+    let kube = ground.kube("cp-a").arg(&overrides);
     let server = KubeApiServer::start(kube, &ground.pki).await;
     let admin = server.admin();
     let event = |count| json!({"involvedObject": {"namespace": "default"}, "count": count});
@@ -348,14 +357,14 @@ async fn no_revision_of_one_etcd_is_given_for_what_is_in_another() {
 #[tokio::test]
 async fn no_revision_of_one_etcd_is_given_for_what_was_moved_to_a_copy_of_it() {
     let mut ground = Ground::new().await;
-    let mut before = KubeApiServer::start(options(&ground, "cp-a"), &ground.pki).await;
+    let mut before = KubeApiServer::start(ground.kube("cp-a"), &ground.pki).await;
     let moved = write(before.admin(), CONFIG_MAPS, "moved", &json!({})).await;
     before.kill();
     ground.etcd.back_up().await;
     let mut other = Etcd::start(ground.dir.path(), &ground.pki).await;
     other.become_copy_of(&ground.etcd).await;
     let overrides = format!("--etcd-servers-overrides=/configmaps#{}", other.endpoint());
-    let kube = options(&ground, "cp-a").arg(&overrides);
+    let kube = ground.kube("cp-a").arg(&overrides);
     let server = KubeApiServer::start(kube, &ground.pki).await;
     let admin = server.admin();
     for name in ["x", "y", "z"] {
@@ -384,12 +393,12 @@ async fn no_revision_of_one_etcd_is_given_for_what_was_moved_to_a_copy_of_it() {
     assert_eq!(given, [false, false, true], "{}", proxy.log_tail());
 }
 
-#[tokio::test]
-async fn etcd_may_restart_during_the_drain_and_what_it_compacted_proves_nothing() {
-    let mut ground = Ground::new().await;
-    let server = KubeApiServer::start(options(&ground, "cp-a"), &ground.pki).await;
+async fn etcd_may_restart_during_the_drain_and_what_it_compacted_proves_nothing(
+    ground: &mut Ground,
+    server: &KubeApiServer,
+) {
     let admin = server.admin();
-    let mut proxy = proxy(&ground, &server, "12s").await;
+    let mut proxy = proxy(ground, server, "12s").await;
     let client = proxy.client(&ground.pki).cert("admin");
     let early = list_revision(admin, EMPTY).await;
     let mut etcd = ground.etcd.client().await;
@@ -400,7 +409,7 @@ async fn etcd_may_restart_during_the_drain_and_what_it_compacted_proves_nothing(
     for (collection, from) in [(EMPTY, early), (EMPTY, late), (CONFIG_MAPS, late)] {
         watches.push(Events::open(&client, &watch_path(collection, from)).await);
     }
-    let newest = write(admin, SECRETS, "x", &json!({})).await;
+    let newest = write(admin, SECRETS, "newest", &json!({})).await;
     proxy.process().signal(Signal::Term);
     ground.etcd.restart().await;
     let mut given = Vec::new();
@@ -424,8 +433,8 @@ async fn a_crd_that_is_named_like_a_built_in_resource_does_not_hide_its_changes(
     const DEFINITIONS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
     let ground = Ground::new().await;
     let (mut a, b) = tokio::join!(
-        KubeApiServer::start(options(&ground, "cp-a"), &ground.pki),
-        KubeApiServer::start(options(&ground, "cp-b"), &ground.pki),
+        KubeApiServer::start(ground.kube("cp-a"), &ground.pki),
+        KubeApiServer::start(ground.kube("cp-b"), &ground.pki),
     );
     let mut proxy = proxy(&ground, &a, "6s").await;
     let policy = |name: &str| {

@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
 use self::watcher::Watcher;
-use crate::routing::real_apiservers::{LONGER, options};
+use crate::routing::real_apiservers::LONGER;
 use crate::watches::writing::Writing;
 use testkit::client::Client;
 use testkit::cluster::{Ground, LONG};
@@ -46,7 +46,7 @@ struct World {
 impl World {
     async fn new() -> Self {
         let ground = Ground::new().await;
-        let server = |host| KubeApiServer::start(options(&ground, host), &ground.pki);
+        let server = |host| KubeApiServer::start(ground.kube(host), &ground.pki);
         let (a, b) = tokio::join!(server("cp-a"), server("cp-b"));
         let proxy = |id, server: &KubeApiServer| {
             let options = ground.proxy(id, server.addr());

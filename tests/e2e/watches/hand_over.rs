@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use kube_interop_proxy::watches::frames::EventKind;
 use serde_json::json;
 
-use crate::routing::real_apiservers::{LONGER, options};
+use crate::routing::real_apiservers::LONGER;
 use crate::watches::bookmarks::{
     CONFIG_MAPS, Events, PROTOBUF, SECRETS, list_revision, until_proved, watch_path, write,
 };
@@ -96,8 +96,8 @@ async fn a_watch_goes_on_at_another_apiserver_and_its_client_notices_nothing() {
         return;
     }
     let ground = Ground::new().await;
-    let mut b = KubeApiServer::start(options(&ground, "cp-b"), &ground.pki).await;
-    let mut a = KubeApiServer::start(options(&ground, "cp-a"), &ground.pki).await;
+    let mut b = KubeApiServer::start(ground.kube("cp-b"), &ground.pki).await;
+    let mut a = KubeApiServer::start(ground.kube("cp-a"), &ground.pki).await;
     let proxy = |id: &str, server: &KubeApiServer| {
         Proxy::start(patient(ground.proxy(id, server.addr())).until(Until::Ready))
     };
@@ -185,7 +185,7 @@ async fn a_watch_goes_on_at_another_apiserver_and_its_client_notices_nothing() {
 #[tokio::test]
 async fn a_watch_waits_for_the_only_apiserver() {
     let ground = Ground::new().await;
-    let mut server = KubeApiServer::start(options(&ground, "cp-a"), &ground.pki).await;
+    let mut server = KubeApiServer::start(ground.kube("cp-a"), &ground.pki).await;
     let options = patient(ground.proxy("a", server.addr()));
     let mut proxy = Proxy::start(options.until(Until::Ready)).await;
     until_histories_are_known(&[&proxy]).await;
@@ -242,8 +242,8 @@ async fn define_anew(admin: &Client) {
 #[tokio::test]
 async fn a_definition_that_is_removed_and_made_anew_meanwhile_hides_nothing() {
     let ground = Ground::new().await;
-    let b = KubeApiServer::start(options(&ground, "cp-b"), &ground.pki).await;
-    let mut a = KubeApiServer::start(options(&ground, "cp-a"), &ground.pki).await;
+    let b = KubeApiServer::start(ground.kube("cp-b"), &ground.pki).await;
+    let mut a = KubeApiServer::start(ground.kube("cp-a"), &ground.pki).await;
     let proxy = |id: &str, server: &KubeApiServer| {
         Proxy::start(patient(ground.proxy(id, server.addr())).until(Until::Ready))
     };

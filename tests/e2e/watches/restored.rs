@@ -13,7 +13,7 @@ use kube::{Api, ResourceExt as _};
 use serde_json::json;
 use tokio::task::JoinSet;
 
-use crate::routing::real_apiservers::{LONGER, options};
+use crate::routing::real_apiservers::LONGER;
 use crate::watches::resources::kube_client_at;
 use testkit::client::Client;
 use testkit::cluster::Ground;
@@ -79,8 +79,8 @@ async fn also_if_the_proxies_see_etcd_only_when_it_has_come_as_far_again() {
 async fn informers_end_with_what_etcd_holds(are_frozen: bool) {
     let mut ground = Ground::new().await;
     let mut servers = [
-        KubeApiServer::start(options(&ground, "cp-a"), &ground.pki).await,
-        KubeApiServer::start(options(&ground, "cp-b"), &ground.pki).await,
+        KubeApiServer::start(ground.kube("cp-a"), &ground.pki).await,
+        KubeApiServer::start(ground.kube("cp-b"), &ground.pki).await,
     ];
     let proxy = |id, server: &KubeApiServer| {
         let options = ground.proxy(id, server.addr());

@@ -3,7 +3,7 @@
 
 use serde_json::{Value, json};
 
-use crate::routing::real_apiservers::{LONGER, options};
+use crate::routing::real_apiservers::LONGER;
 use testkit::client::Client;
 use testkit::cluster::{Ground, LONG};
 use testkit::kube::KubeApiServer;
@@ -29,8 +29,8 @@ struct World {
 impl World {
     async fn new(change: impl Fn(ProxyOptions) -> ProxyOptions) -> Self {
         let ground = Ground::new().await;
-        let b = KubeApiServer::start(options(&ground, "cp-b"), &ground.pki).await;
-        let a = KubeApiServer::start(options(&ground, "cp-a"), &ground.pki).await;
+        let b = KubeApiServer::start(ground.kube("cp-b"), &ground.pki).await;
+        let a = KubeApiServer::start(ground.kube("cp-a"), &ground.pki).await;
         let proxy = |id: &str, server: &KubeApiServer| {
             Proxy::start(change(ground.proxy(id, server.addr())).until(Until::Ready))
         };

@@ -3,7 +3,6 @@
 
 use serde_json::json;
 
-use crate::routing::real_apiservers::options;
 use crate::watches::bookmarks::{
     CONFIG_MAPS, Events, PROTOBUF, SECRETS, last_bookmark, list_revision, proxy_with, until_proved,
     watch_path, write,
@@ -50,7 +49,7 @@ impl World {
     /// `apiserver`: its shutdown delay; `delay`: the proxy's.
     async fn new(apiserver: &str, delay: &str) -> Self {
         let ground = Ground::new().await;
-        let options = options(&ground, "cp-a");
+        let options = ground.kube("cp-a");
         let options = options.arg(&format!("--shutdown-delay-duration={apiserver}"));
         let server = KubeApiServer::start(options, &ground.pki).await;
         let admin = server.admin();

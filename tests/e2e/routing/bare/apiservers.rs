@@ -8,7 +8,7 @@ use std::time::Duration;
 use serde_json::json;
 use tokio::net::TcpListener;
 
-use crate::routing::real_apiservers::{LONGER, options, without_autoscaling};
+use crate::routing::real_apiservers::{LONGER, without_autoscaling};
 use testkit::addr::Loopback;
 use testkit::client::Client;
 use testkit::cluster::{Ground, HPAS, HPAS_IN_DEFAULT};
@@ -46,7 +46,8 @@ impl Node {
         } else {
             &self.address
         };
-        options(ground, self.name)
+        ground
+            .kube(self.name)
             .without("endpoint-reconciler-type")
             .bind(bind.ip())
             .advertise(self.address.socket(6443))
