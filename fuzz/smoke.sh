@@ -11,10 +11,10 @@ cd -- "$(dirname -- "${BASH_SOURCE[0]}")"
 
 case ${1:-} in
 '')
-    limits=(-max_total_time=20 -runs=20000)
+    limits='-max_total_time=20 -runs=20000'
     ;;
 --runs)
-    limits=(-runs="${2:?--runs needs a number}")
+    limits=-runs=${2:?--runs needs a number}
     shift 2
     ;;
 *[!0-9]*)
@@ -22,7 +22,7 @@ case ${1:-} in
     exit 2
     ;;
 *)
-    limits=(-max_total_time="$1")
+    limits=-max_total_time=$1
     shift
     ;;
 esac
@@ -38,7 +38,7 @@ trap 'rm -rf "$found"' EXIT
 run() { # TARGET: its figures in one line, or all that it said
     mkdir -p "$found/$1" "artifacts/$1"
     # shellcheck disable=SC2086 # They are words.
-    if "$programs/$1" $words -timeout=10 -rss_limit_mb=2048 -artifact_prefix="artifacts/$1/" \
+    if "$programs/$1" $limits -timeout=10 -rss_limit_mb=2048 -artifact_prefix="artifacts/$1/" \
         "$found/$1" "corpus/$1" >"$found/$1.log" 2>&1; then
         sed -n "s/^Done \(.*\)/$1: \1/p" "$found/$1.log"
     else
@@ -48,5 +48,5 @@ run() { # TARGET: its figures in one line, or all that it said
     fi
 }
 export -f run
-export programs found words="${limits[*]}"
+export programs found limits
 printf '%s\n' "${targets[@]}" | xargs -P "$(nproc)" -I TARGET bash -c 'run TARGET'

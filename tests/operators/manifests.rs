@@ -7,7 +7,7 @@ use std::process::{Command, Output};
 use serde_json::Value;
 
 use testkit::cluster::{Ground, binary};
-use testkit::kube::{KubeApiServer, KubeOptions};
+use testkit::kube::KubeApiServer;
 use testkit::kubectl::Kubectl;
 use testkit::missing;
 use testkit::pki::Pki;
@@ -53,7 +53,9 @@ fn one(rendered: &str, kind: &str) -> Value {
 /// A real kube-apiserver with the namespaces that the manifests name, and its administrator.
 async fn real(ground: &Ground) -> (KubeApiServer, Kubectl) {
     // No controllers run here that would make service accounts.
-    let options = KubeOptions::new(ground.dir.path(), &ground.pki, &ground.etcd, "cp-1")
+    let options = ground
+        .kube("cp-1")
+        .betas(true)
         .arg("--disable-admission-plugins=ServiceAccount")
         .arg("--allow-privileged=true");
     let server = KubeApiServer::start(options, &ground.pki).await;

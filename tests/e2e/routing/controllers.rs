@@ -324,11 +324,11 @@ async fn what_a_newer_server_added_goes_with_its_namespace_and_with_its_owner() 
     println!(
         "kube-controller-manager at A's proxy: the autoscaler gone, then the namespace, 0 orphaned"
     );
+    assert!(world.rerouted("autoscaling").await >= 1.0);
+    assert!(world.served_by_peers().await >= 1.0);
     world
         .what_is_owned_goes_with_its_owner(&config_map(), &kind, &controllers)
         .await;
-    assert!(world.rerouted("autoscaling").await >= 1.0);
-    assert!(world.served_by_peers().await >= 1.0);
 }
 
 #[tokio::test]
@@ -341,10 +341,10 @@ async fn what_a_newer_server_removed_goes_with_its_namespace_and_takes_along_wha
     world
         .a_namespace_goes_after_its_object(&cron_job(), &controllers)
         .await;
+    assert!(world.rerouted("batch").await >= 1.0);
     world
         .what_is_owned_goes_with_its_owner(&cron_job(), &config_map(), &controllers)
         .await;
-    assert!(world.rerouted("batch").await >= 1.0);
 }
 
 #[tokio::test]

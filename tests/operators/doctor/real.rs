@@ -2,13 +2,13 @@
 
 use super::{doctor, file_of, ground};
 use testkit::etcd::Etcd;
-use testkit::kube::{KubeApiServer, KubeOptions};
+use testkit::kube::KubeApiServer;
 use testkit::proxy::{Proxy, Until};
 
 #[tokio::test]
 async fn a_real_apiserver_is_healthy_and_other_header_names_are_told() {
     let ground = ground().await;
-    let options = KubeOptions::new(ground.dir.path(), &ground.pki, &ground.etcd, "cp-a");
+    let options = ground.kube("cp-a");
     let options = options
         .without("requestheader-username-headers")
         .without("requestheader-group-headers")
@@ -119,7 +119,7 @@ async fn what_an_apiserver_stores_in_another_etcd_is_named() {
     let at = other.endpoint();
     let overrides =
         format!("--etcd-servers-overrides=/events#{at},coordination.k8s.io/leases#{at}");
-    let options = KubeOptions::new(ground.dir.path(), &ground.pki, &ground.etcd, "cp-a");
+    let options = ground.kube("cp-a");
     let apiserver = KubeApiServer::start(options.arg(&overrides), &ground.pki).await;
     let proxy = ground.proxy("a", apiserver.addr());
     let proxy = Proxy::start(proxy.until(Until::Ready)).await;

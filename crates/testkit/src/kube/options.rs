@@ -54,8 +54,7 @@ impl KubeOptions {
         self
     }
 
-    /// Whether one that serves beta versions unless told otherwise (up to 1.23) serves them. A third of the work of its
-    /// start is to describe them in OpenAPI.
+    /// Whether it serves beta versions, up to 1.22: to describe them in OpenAPI is a third of the work of its start.
     pub fn betas(mut self, serves: bool) -> Self {
         self.betas = serves;
         self
