@@ -10,6 +10,7 @@ use prost::Message as _;
 use serde_json::Value;
 use tempfile::TempDir;
 use tokio::net::TcpListener;
+use tokio::sync::OnceCell;
 use tokio_rustls::TlsAcceptor;
 
 use crate::addr::Loopback;
@@ -17,7 +18,7 @@ use crate::client::Client;
 use crate::double::tls::server_config;
 use crate::double::{Double, DoubleOptions, Preset, v1_20, v1_36};
 use crate::etcd::{Etcd, EtcdOptions};
-use crate::kube::KubeOptions;
+use crate::kube::{self, KubeApiServer, KubeOptions};
 use crate::pki::Pki;
 use crate::process::program;
 use crate::proxy::{Proxy, ProxyOptions, Until};
@@ -61,6 +62,40 @@ impl Ground {
         let pki = Pki::new(&dir.path().join("pki"));
         let etcd = Etcd::start_with(dir.path(), &pki, etcd).await;
         Self { dir, pki, etcd }
+    }
+
+    /// With what a first kube-apiserver writes: namespaces, roles, the Service `kubernetes`. Written once for all tests, it
+    /// saves each of them a second of processor time. Which certificates that server had it does not tell.
+    pub async fn bootstrapped() -> Self {
+        static WRITTEN: OnceCell<Vec<u8>> = OnceCell::const_new();
+        if kube::are_given() {
+            // Not all versions read what each of them writes.
+            return Self::new().await;
+        }
+        Self::with(EtcdOptions {
+            snapshot: Some(WRITTEN.get_or_init(Self::what_a_first_one_writes).await),
+            ..EtcdOptions::default()
+        })
+        .await
+    }
+
+    async fn what_a_first_one_writes() -> Vec<u8> {
+        let ground = Self::new().await;
+        let mut server = KubeApiServer::start(ground.kube("first"), &ground.pki).await;
+        let of_its_certificates =
+            "/registry/configmaps/kube-system/extension-apiserver-authentication";
+        // Both are written after it is ready. Without the Service its address would be taken, for minutes.
+        for key in [
+            of_its_certificates,
+            "/registry/services/specs/default/kubernetes",
+        ] {
+            eventually(key, LONG, async || !ground.etcd.below(key).await.is_empty()).await;
+        }
+        server.kill();
+        let mut etcd = ground.etcd.client().await;
+        let deleted = etcd.delete(of_its_certificates, None).await;
+        assert_eq!(deleted.expect("an answer of etcd").deleted(), 1);
+        ground.etcd.snapshot().await
     }
 
     pub async fn double(&self, preset: Preset) -> Double {

@@ -1,5 +1,6 @@
 //! A real etcd, over TLS and with client certificates required, as kubeadm runs it.
 
+use std::io::ErrorKind;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -31,6 +32,8 @@ pub struct EtcdOptions {
     pub args: Vec<String>,
     /// Further addresses that its certificate is good for.
     pub also: Vec<IpAddr>,
+    /// What another one held ([`Etcd::snapshot`]), with which it begins.
+    pub snapshot: Option<&'static [u8]>,
 }
 
 impl EtcdOptions {
@@ -65,6 +68,7 @@ impl Default for EtcdOptions {
             progress_notify: Duration::from_secs(1),
             args: Vec::new(),
             also: Vec::new(),
+            snapshot: None,
         }
     }
 }
@@ -208,6 +212,13 @@ impl Etcd {
         };
         let dir = dir.join(&name);
         std::fs::create_dir_all(&dir).expect("directory for etcd");
+        if let Some(snapshot) = options.snapshot {
+            restore_snapshot(
+                &dir,
+                snapshot,
+                &[name, members.clone(), format!("http://{peers}")],
+            );
+        }
         let process = spawn(&dir, (&address, peers), &files, &options, &members);
         Self {
             address,
@@ -285,6 +296,16 @@ impl Etcd {
         self.wait_until_it_answers().await;
     }
 
+    /// All that it holds, as `etcdctl snapshot save` writes it.
+    pub async fn snapshot(&self) -> Vec<u8> {
+        let mut stream = self.client().await.snapshot().await.expect("a snapshot");
+        let mut bytes = Vec::new();
+        while let Some(part) = stream.message().await.expect("a part of it") {
+            bytes.extend_from_slice(part.blob());
+        }
+        bytes
+    }
+
     /// Keeps a copy of its data, for [`Etcd::restore`]; it is restarted for that.
     pub async fn back_up(&mut self) {
         self.process.signal(Signal::Term);
@@ -333,6 +354,30 @@ impl Etcd {
             })
             .await;
     }
+}
+
+/// As an operator does it: the new etcd has IDs of its own.
+fn restore_snapshot(dir: &Path, snapshot: &[u8], [name, members, peers]: &[String; 3]) {
+    let file = dir.join("snapshot");
+    std::fs::write(&file, snapshot).expect("write a snapshot");
+    let mut command = Command::new("etcdctl");
+    command
+        .env("ETCDCTL_API", "3")
+        .args(["snapshot", "restore"])
+        .arg(&file)
+        .arg(format!("--name={name}"))
+        .arg(format!("--initial-cluster={members}"))
+        .arg(format!("--initial-advertise-peer-urls={peers}"))
+        .arg(format!("--data-dir={}", dir.join("data").display()));
+    match command.output() {
+        Ok(output) => assert!(output.status.success(), "{command:?}: {output:?}"),
+        Err(error) if error.kind() == ErrorKind::NotFound => super::missing(
+            "etcdctl",
+            "run tests/install.sh --tests (apt-get install etcd-client)",
+        ),
+        Err(error) => panic!("{command:?}: {error}"),
+    }
+    std::fs::remove_file(&file).expect("remove a snapshot");
 }
 
 fn copy(from: &Path, to: &Path) {

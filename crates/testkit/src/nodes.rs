@@ -49,7 +49,7 @@ pub struct AuditEvent {
 impl Nodes {
     /// Three apiservers on one etcd. `resources`: those whose lists and watches are written down.
     pub async fn start(resources: &[(&str, &str)]) -> Self {
-        let ground = Ground::new().await;
+        let ground = Ground::bootstrapped().await;
         std::fs::write(
             ground.dir.path().join("audit.yaml"),
             audit_policy(resources),
@@ -220,7 +220,8 @@ fn audit_log(ground: &Ground, host: &str) -> PathBuf {
 fn options(ground: &Ground, host: &str) -> KubeOptions {
     let policy = ground.dir.path().join("audit.yaml");
     let log = audit_log(ground, host);
-    KubeOptions::new(ground.dir.path(), &ground.pki, &ground.etcd, host)
+    ground
+        .kube(host)
         .arg(&format!("--audit-policy-file={}", policy.display()))
         .arg(&format!("--audit-log-path={}", log.display()))
         .arg(APISERVER_DELAY)

@@ -56,7 +56,7 @@ async fn world() -> (Single, Secure) {
 
 #[tokio::test]
 async fn a_real_apiserver_decides_who_may_read_metrics() {
-    let ground = Ground::new().await;
+    let ground = Ground::bootstrapped().await;
     let options = ground.kube("cp-a");
     let server = KubeApiServer::start(options, &ground.pki).await;
     let secure = Secure::new();

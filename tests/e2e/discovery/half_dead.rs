@@ -29,7 +29,7 @@ struct World {
 
 impl World {
     async fn new() -> Self {
-        let ground = Ground::new().await;
+        let ground = Ground::bootstrapped().await;
         let b = KubeApiServer::start(ground.kube("cp-b"), &ground.pki).await;
         let audit = AuditLog::new(ground.dir.path(), "a");
         let flags = audit.flags();

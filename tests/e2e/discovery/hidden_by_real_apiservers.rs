@@ -86,7 +86,7 @@ fn versions(list: &Value, name: &str) -> Vec<String> {
 
 #[tokio::test]
 async fn real_apiservers_hide_nothing_behind_proxies() {
-    let ground = Ground::new().await;
+    let ground = Ground::bootstrapped().await;
     let mut a = pair(&ground, "a", &[]).await;
     let alone = a.server.admin().get("/apis").await;
     assert_eq!(a.admin(&ground).get("/apis").await.body, alone.body);

@@ -22,7 +22,7 @@ type Entries<T> = BTreeMap<String, T>;
 
 #[tokio::test]
 async fn what_v1_20_answers() {
-    let ground = Ground::new().await;
+    let ground = Ground::bootstrapped().await;
     let server = KubeApiServer::start(ground.kube("cp-a").betas(true).cached(), &ground.pki).await;
     let admin = server.admin();
     let json = tags_and_encodings(admin, JSON, "text/plain; charset=utf-8").await;
@@ -144,7 +144,7 @@ fn vary(headers: &http::HeaderMap) -> Vec<&str> {
 
 #[tokio::test]
 async fn what_one_server_lacks_is_added_from_the_other() {
-    let ground = Ground::new().await;
+    let ground = Ground::bootstrapped().await;
     let (fuller, lacking) = tokio::join!(
         KubeApiServer::start(ground.kube("cp-b").betas(true), &ground.pki),
         KubeApiServer::start(

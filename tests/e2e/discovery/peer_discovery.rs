@@ -373,7 +373,7 @@ async fn in_other_modes_nobody_is_asked() {
 
 #[tokio::test]
 async fn real_apiservers_tell_each_others_proxies() {
-    let ground = Ground::new().await;
+    let ground = Ground::bootstrapped().await;
     let whole = |host| ground.kube(host).betas(true);
     let b = KubeApiServer::start(whole("cp-b"), &ground.pki).await;
     let a = KubeApiServer::start(without_autoscaling(whole("cp-a")), &ground.pki).await;

@@ -34,7 +34,7 @@ struct World {
 
 impl World {
     async fn new() -> Self {
-        let ground = Ground::new().await;
+        let ground = Ground::bootstrapped().await;
         // B first: then A deletes the APIService objects of what it does not know, and B's own group list forgets it.
         let b = KubeApiServer::start(ground.kube("cp-b").betas(true), &ground.pki).await;
         let a = without_autoscaling(ground.kube("cp-a").betas(true));

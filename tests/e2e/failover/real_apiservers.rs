@@ -106,7 +106,7 @@ async fn a_server_and_its_proxy_die_under_load_and_clients_do_not_notice() {
     if kube::lacks(&[Need::Reads("horizontalpodautoscalers")]) {
         return;
     }
-    let ground = Ground::new().await;
+    let ground = Ground::bootstrapped().await;
     let start = |options| KubeApiServer::start(options, &ground.pki);
     let mut b = start(ground.kube("cp-b")).await;
     let c = start(ground.kube("cp-c")).await;

@@ -18,7 +18,7 @@ const ONE: &str = r#"{"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"nam
 
 #[tokio::test]
 async fn expectations_are_met_as_by_an_apiserver() {
-    let ground = Ground::new().await;
+    let ground = Ground::bootstrapped().await;
     let server = KubeApiServer::start(ground.kube("cp-a"), &ground.pki).await;
     let proxy = ground.proxy("a", server.addr()).until(Until::Ready);
     let proxy = Proxy::start(proxy).await;
@@ -151,7 +151,7 @@ const CORS: &str = "--cors-allowed-origins=https://example.com";
 
 #[tokio::test]
 async fn no_answer_to_an_invented_token_makes_it_known() {
-    let ground = Ground::new().await;
+    let ground = Ground::bootstrapped().await;
     let server = ground.kube("cp-a").arg(CORS);
     let server = KubeApiServer::start(server, &ground.pki).await;
     no_answer_makes_a_token_known(&Client::new(server.addr(), &ground.pki)).await;

@@ -175,7 +175,7 @@ fn none(found: &[String]) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_real_apiserver_answers_the_same_through_the_proxy() {
-    let ground = Ground::new().await;
+    let ground = Ground::bootstrapped().await;
     let options = ground.kube("cp-a");
     let server = KubeApiServer::start(options, &ground.pki).await;
     let sample = r#"{"metadata":{"name":"sample"},"data":{"x":"y"}}"#;

@@ -125,7 +125,7 @@ async fn a_header_that_only_the_apiserver_names_has_no_effect_from_the_start_on(
 
 #[tokio::test]
 async fn a_header_that_only_another_apiserver_names_has_no_effect_there() {
-    let ground = Ground::new().await;
+    let ground = Ground::bootstrapped().await;
     let b = with_another_group_header(ground.kube("cp-b"));
     let b = KubeApiServer::start(b, &ground.pki).await;
     let a = without_autoscaling(ground.kube("cp-a"));
@@ -155,7 +155,7 @@ async fn publish(admin: &Client, lists: Value) {
 
 #[tokio::test]
 async fn whoever_writes_the_config_map_locks_nobody_out_and_keeps_no_node_from_being_ready() {
-    let ground = Ground::new().await;
+    let ground = Ground::bootstrapped().await;
     let mut a = KubeApiServer::start(ground.kube("cp-a"), &ground.pki).await;
     let old = Proxy::start(ground.proxy("old", a.addr()).until(Until::Ready)).await;
     let (user, group, extra) = (
@@ -203,7 +203,7 @@ async fn whoever_writes_the_config_map_locks_nobody_out_and_keeps_no_node_from_b
 
 #[tokio::test]
 async fn a_name_that_clients_need_and_the_apiserver_accepts_keeps_it_from_being_ready() {
-    let ground = Ground::new().await;
+    let ground = Ground::bootstrapped().await;
     let a = ground
         .kube("cp-a")
         .without("requestheader-username-headers")

@@ -46,7 +46,7 @@ async fn audited(ground: &Ground, mark: &str) -> Value {
 
 #[tokio::test]
 async fn the_audit_log_names_the_clients_address_and_user() {
-    let ground = Ground::new().await;
+    let ground = Ground::bootstrapped().await;
     let b_options = with_audit(&ground, ground.kube("cp-b"));
     let b = KubeApiServer::start(b_options, &ground.pki).await;
     let a_options = without_autoscaling(ground.kube("cp-a"));
@@ -128,7 +128,7 @@ async fn is_not_ready(options: ProxyOptions, words: &[&str]) {
 
 #[tokio::test]
 async fn other_header_names_are_used_and_compared() {
-    let ground = Ground::new().await;
+    let ground = Ground::bootstrapped().await;
     let kube = ground
         .kube("cp-a")
         .without("requestheader-username-headers")
@@ -206,7 +206,7 @@ async fn other_header_names_are_used_and_compared() {
 
 #[tokio::test]
 async fn an_apiserver_without_requestheader_flags_accepts_no_credentials() {
-    let ground = Ground::new().await;
+    let ground = Ground::bootstrapped().await;
     let kube = ground.kube("cp-a").without("requestheader-");
     let a = KubeApiServer::start(kube, &ground.pki).await;
     is_not_ready(
@@ -218,7 +218,7 @@ async fn an_apiserver_without_requestheader_flags_accepts_no_credentials() {
 
 #[tokio::test]
 async fn an_apiserver_that_allows_everything_is_recognised_all_the_same() {
-    let ground = Ground::new().await;
+    let ground = Ground::bootstrapped().await;
     let kube = ground.kube("cp-a").authorization("AlwaysAllow");
     let a = KubeApiServer::start(kube, &ground.pki).await;
     let proxy = Proxy::start(ground.proxy("a", a.addr()).until(Until::Ready)).await;

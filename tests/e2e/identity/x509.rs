@@ -653,7 +653,7 @@ async fn client_certificates_count_as_they_do_at_a_real_apiserver() {
     if kube::lacks(&[Need::GoBefore(20)]) {
         return;
     }
-    let ground = Ground::new().await;
+    let ground = Ground::bootstrapped().await;
     let table = table(Forge::new(&ground.dir.path().join("forge")));
     let read =
         |name: &String| std::fs::read_to_string(table.forge.path(&format!("{name}.crt"))).unwrap();

@@ -54,7 +54,7 @@ async fn codes(client: &Client, path: &str, fields: &Fields) -> [u16; 2] {
 
 #[tokio::test]
 async fn what_kube_apiserver_takes_is_taken() {
-    let ground = Ground::new().await;
+    let ground = Ground::bootstrapped().await;
     let server = KubeApiServer::start(ground.kube("cp-a"), &ground.pki).await;
     let proxy = Proxy::start(ground.proxy("a", server.addr()).until(Until::Ready)).await;
     let through = proxy.client(&ground.pki).cert("admin");

@@ -34,7 +34,7 @@ struct World {
 
 impl World {
     async fn new() -> Self {
-        let ground = Ground::new().await;
+        let ground = Ground::bootstrapped().await;
         let options = ground.kube("cp-a");
         let api = KubeApiServer::start(options, &ground.pki).await;
         let world = Self { api, ground };

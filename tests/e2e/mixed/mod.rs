@@ -17,7 +17,6 @@ use crate::routing::real_apiservers::LONGER;
 use testkit::audit::AuditLog;
 use testkit::client::Client;
 use testkit::cluster::{Ground, lists, patient};
-use testkit::etcd::EtcdOptions;
 use testkit::kube::KubeApiServer;
 use testkit::modern::ModernApiServer;
 use testkit::proxy::{Proxy, ProxyOptions, Until};
@@ -45,7 +44,7 @@ impl Mixed {
 
     /// `new`: further flags of the new apiserver; `change`: of both proxies' options.
     async fn with(new: &[&str], change: impl Fn(ProxyOptions) -> ProxyOptions) -> Self {
-        let (ground, old) = old(EtcdOptions::default()).await;
+        let (ground, old) = old(Ground::bootstrapped().await).await;
         let new: Vec<String> = new.iter().map(|&flag| flag.to_owned()).collect();
         Self::beside(ground, old, new, change).await
     }
@@ -123,8 +122,7 @@ async fn reached<'a>(
 }
 
 /// An old apiserver, with an audit log.
-async fn old(etcd: EtcdOptions) -> (Ground, (KubeApiServer, AuditLog)) {
-    let ground = Ground::with(etcd).await;
+async fn old(ground: Ground) -> (Ground, (KubeApiServer, AuditLog)) {
     let audit = AuditLog::new(ground.dir.path(), "old");
     let options = audit
         .flags()

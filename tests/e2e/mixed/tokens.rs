@@ -6,7 +6,7 @@ use serde_json::json;
 use super::{CONFIG_MAPS, Mixed, old};
 use crate::routing::real_apiservers::LONGER;
 use testkit::client::Client;
-use testkit::etcd::EtcdOptions;
+use testkit::cluster::Ground;
 use testkit::proxy::{Proxy, Until};
 use testkit::wait::eventually;
 
@@ -14,7 +14,7 @@ const ACCOUNTS: &str = "/api/v1/namespaces/default/serviceaccounts";
 
 /// The new apiserver asks the old one's proxy.
 async fn delegating() -> (Mixed, Proxy) {
-    let (ground, old) = old(EtcdOptions::default()).await;
+    let (ground, old) = old(Ground::bootstrapped().await).await;
     // A proxy of its own: that of the old apiserver starts later.
     let options = ground.proxy("reviews", old.0.addr()).until(Until::Ready);
     let reviews = Proxy::start(options).await;

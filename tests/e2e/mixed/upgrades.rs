@@ -215,7 +215,7 @@ struct World {
 
 impl World {
     async fn new(upgrade: Upgrade) -> Self {
-        let ground = Ground::new().await;
+        let ground = Ground::bootstrapped().await;
         let address = Loopback::new();
         let stays = ground.kube("cp-stays").betas(true).runs(upgrade.old);
         let stays = KubeApiServer::start(stays, &ground.pki).await;

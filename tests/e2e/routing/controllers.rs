@@ -78,7 +78,7 @@ fn config_map() -> Kind {
 impl World {
     /// A as `change` says; B serves everything.
     async fn where_a_is(change: impl Fn(KubeOptions) -> KubeOptions) -> Self {
-        let ground = Ground::new().await;
+        let ground = Ground::bootstrapped().await;
         // B first: then A deletes the APIService objects of what it does not know, and B's own group list forgets it.
         let b = ground.kube("cp-b").betas(true);
         let b = KubeApiServer::start(b, &ground.pki).await;
@@ -89,7 +89,7 @@ impl World {
 
     /// A serves nothing of autoscaling, and only A has a proxy. B's key below `masterleases/` is its own.
     async fn where_b_is_bare() -> Self {
-        let ground = Ground::new().await;
+        let ground = Ground::bootstrapped().await;
         let bare = ground.kube("cp-b").without("endpoint-reconciler-type");
         let b = KubeApiServer::start(bare, &ground.pki).await;
         let a = without_autoscaling(ground.kube("cp-a"));

@@ -313,7 +313,7 @@ fn definition(number: usize) -> String {
 #[tokio::test]
 async fn new_definitions_are_never_denied_once_one_apiserver_serves_them() {
     const ROUNDS: usize = 5;
-    let ground = Ground::new().await;
+    let ground = Ground::bootstrapped().await;
     let (a, mut b) = tokio::join!(
         KubeApiServer::start(ground.kube("cp-a"), &ground.pki),
         KubeApiServer::start(ground.kube("cp-b"), &ground.pki),

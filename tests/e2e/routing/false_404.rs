@@ -299,7 +299,7 @@ struct Liar {
 
 impl Liar {
     async fn start() -> Self {
-        let ground = Ground::new().await;
+        let ground = Ground::bootstrapped().await;
         let options = ground.kube("cp-b").runtime_config("autoscaling/v1=false");
         let server = KubeApiServer::start(options, &ground.pki).await;
         let local = v1_20()

@@ -36,7 +36,7 @@ struct World {
 
 /// With one slice.
 async fn world() -> World {
-    let ground = Ground::new().await;
+    let ground = Ground::bootstrapped().await;
     let (a, b) = tokio::join!(
         KubeApiServer::start(
             ground

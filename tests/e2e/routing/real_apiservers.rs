@@ -26,7 +26,7 @@ pub fn without_autoscaling(options: KubeOptions) -> KubeOptions {
 }
 
 pub async fn world() -> World {
-    let ground = Ground::new().await;
+    let ground = Ground::bootstrapped().await;
     // B first: then A deletes the APIService objects of what it does not know, and B's own group list forgets it.
     let b = KubeApiServer::start(ground.kube("cp-b"), &ground.pki).await;
     let a = KubeApiServer::start(without_autoscaling(ground.kube("cp-a")), &ground.pki).await;

@@ -121,7 +121,7 @@ async fn is_404_after_another_look(through: &Client, direct: &Client, path: &str
 
 #[tokio::test]
 async fn beside_one_apiserver_what_it_does_not_have_is_its_own_404() {
-    let ground = Ground::new().await;
+    let ground = Ground::bootstrapped().await;
     let server = KubeApiServer::start(ground.kube("cp-a"), &ground.pki).await;
     let proxy = Proxy::start(ground.proxy("a", server.addr()).until(Until::Ready)).await;
     let through = proxy.client(&ground.pki).cert("admin");
@@ -141,7 +141,7 @@ async fn beside_one_apiserver_what_it_does_not_have_is_its_own_404() {
 
 #[tokio::test]
 async fn beside_two_apiservers_what_neither_has_is_their_404() {
-    let ground = Ground::new().await;
+    let ground = Ground::bootstrapped().await;
     let b = KubeApiServer::start(ground.kube("cp-b"), &ground.pki).await;
     let a = KubeApiServer::start(without_autoscaling(ground.kube("cp-a")), &ground.pki).await;
     let (proxy, _proxy_b) = tokio::join!(

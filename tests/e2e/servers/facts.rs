@@ -228,7 +228,7 @@ async fn on_a_real_apiserver_our_lease_is_listed_renewed_and_deleted_at_the_end(
     if kube::lacks(&[Need::Before(26), Need::Gate("StorageVersionAPI")]) {
         return;
     }
-    let ground = Ground::new().await;
+    let ground = Ground::bootstrapped().await;
     let options = ground.kube("cp-a").betas(true);
     let options = options
         .feature_gate("APIServerIdentity=true")

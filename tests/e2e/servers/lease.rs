@@ -31,7 +31,7 @@ struct World {
 /// A kube-apiserver that collects expired identity Leases every 3 seconds: as often as its own would expire. The
 /// proxy's Lease would, without renewal, too.
 async fn world() -> World {
-    let ground = Ground::new().await;
+    let ground = Ground::bootstrapped().await;
     let options = ground
         .kube(ID)
         .betas(true)

@@ -27,7 +27,7 @@ struct World {
 
 impl World {
     async fn new() -> Self {
-        let ground = Ground::new().await;
+        let ground = Ground::bootstrapped().await;
         let options = ground.kube("cp-a");
         // The test writes the Leases.
         let options = options.without_identity();

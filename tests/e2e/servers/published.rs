@@ -29,7 +29,7 @@ struct World {
 
 impl World {
     async fn new() -> Self {
-        Self::on(Ground::new().await).await
+        Self::on(Ground::bootstrapped().await).await
     }
 
     async fn on(ground: Ground) -> Self {

@@ -56,7 +56,7 @@ fn is_target(status: &Value, id: &str) -> bool {
 
 #[tokio::test]
 async fn two_hosts_of_one_name_are_two_servers() {
-    let ground = Ground::new().await;
+    let ground = Ground::bootstrapped().await;
     let api = apiserver(&ground, "APIServerIdentity=false").await;
     let first = Proxy::start(nameless(&ground, &api)).await;
     // From 1.26 on it is called as its apiserver would call itself, once there is a Lease of that name.
@@ -129,7 +129,7 @@ async fn a_server_whose_id_is_found_later_is_never_gone_in_between() {
     if kube::lacks(&[Need::Before(26)]) {
         return;
     }
-    let ground = Ground::new().await;
+    let ground = Ground::bootstrapped().await;
     let mut api = apiserver(&ground, "APIServerIdentity=true").await;
     let a = ground.double(v1_20().without_group("autoscaling")).await;
     // Both have one host name. A looks elsewhere, or it could find what B is to find.

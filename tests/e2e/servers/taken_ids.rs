@@ -28,7 +28,7 @@ struct World {
 
 impl World {
     async fn new() -> Self {
-        let ground = Ground::new().await;
+        let ground = Ground::bootstrapped().await;
         let options = ground.kube("cp-a");
         let options = options.without_identity().without_group("autoscaling");
         let api = KubeApiServer::start(options, &ground.pki).await;

@@ -178,7 +178,7 @@ async fn resume_routing() {
 
 #[tokio::test]
 async fn last_bookmarks() {
-    let ground = Ground::new().await;
+    let ground = Ground::bootstrapped().await;
     let server = KubeApiServer::start(ground.kube("cp-a"), &ground.pki).await;
     let admin = server.admin();
     let mut proxy = bookmarks::proxy(&ground, &server, "8s").await;

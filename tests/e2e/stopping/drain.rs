@@ -82,7 +82,7 @@ struct World {
 
 impl World {
     async fn new(drain: Duration) -> Self {
-        let ground = Ground::new().await;
+        let ground = Ground::bootstrapped().await;
         let dir = ground.dir.path();
         let (policy, audit) = (dir.join("audit.yaml"), dir.join("audit.log"));
         std::fs::write(&policy, AUDIT).unwrap();

@@ -26,7 +26,7 @@ struct World {
 
 impl World {
     async fn new() -> Self {
-        let ground = Ground::new().await;
+        let ground = Ground::bootstrapped().await;
         let apiserver = ground.kube("cp-a").arg("--shutdown-delay-duration=2s");
         let apiserver = KubeApiServer::start(apiserver, &ground.pki).await;
         let peer = KubeApiServer::start(ground.kube("cp-b"), &ground.pki).await;

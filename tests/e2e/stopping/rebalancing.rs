@@ -251,7 +251,7 @@ fn admin(proxy: &Proxy, ground: &Ground) -> Client {
 
 #[tokio::test]
 async fn goaways_of_a_real_apiserver_cost_no_request() {
-    let ground = Ground::new().await;
+    let ground = Ground::bootstrapped().await;
     let chance = ground.kube("cp-a").arg("--goaway-chance=0.02");
     let server = KubeApiServer::start(chance, &ground.pki).await;
     let proxy = Proxy::start(ground.proxy("a", server.addr()).until(Until::Ready)).await;

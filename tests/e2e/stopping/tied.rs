@@ -149,7 +149,7 @@ async fn a_watch_that_comes_during_the_drain_is_served_until_its_end() {
 
 #[tokio::test]
 async fn a_watch_that_comes_back_during_the_drain_gets_a_last_bookmark_each_time() {
-    let ground = Ground::new().await;
+    let ground = Ground::bootstrapped().await;
     let server = KubeApiServer::start(ground.kube("cp-a"), &ground.pki).await;
     let admin = server.admin();
     let mut proxy = proxy(&ground, &server, "20s").await;

@@ -62,7 +62,7 @@ struct World {
 }
 
 async fn world(a: impl FnOnce(KubeOptions) -> KubeOptions) -> World {
-    let ground = Ground::new().await;
+    let ground = Ground::bootstrapped().await;
     let a = KubeApiServer::start(a(ground.kube("cp-a")), &ground.pki).await;
     let b = KubeApiServer::start(ground.kube("cp-b"), &ground.pki).await;
     let proxy = |id, server: &KubeApiServer| {

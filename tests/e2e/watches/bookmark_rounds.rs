@@ -69,7 +69,7 @@ fn random_data(random: &mut StdRng) -> String {
 
 #[tokio::test]
 async fn random_writes_while_watches_end_are_never_jumped_over() {
-    let ground = Ground::new().await;
+    let ground = Ground::bootstrapped().await;
     let server = KubeApiServer::start(ground.kube("cp-a"), &ground.pki).await;
     let admin = server.admin();
     let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "other"}});

@@ -45,7 +45,7 @@ struct World {
 
 impl World {
     async fn new() -> Self {
-        let ground = Ground::new().await;
+        let ground = Ground::bootstrapped().await;
         let server = |host| KubeApiServer::start(ground.kube(host), &ground.pki);
         let (a, b) = tokio::join!(server("cp-a"), server("cp-b"));
         let proxy = |id, server: &KubeApiServer| {

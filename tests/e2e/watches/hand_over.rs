@@ -95,7 +95,7 @@ async fn a_watch_goes_on_at_another_apiserver_and_its_client_notices_nothing() {
     if kube::lacks(&[Need::OneVersion]) {
         return;
     }
-    let ground = Ground::new().await;
+    let ground = Ground::bootstrapped().await;
     let mut b = KubeApiServer::start(ground.kube("cp-b"), &ground.pki).await;
     let mut a = KubeApiServer::start(ground.kube("cp-a"), &ground.pki).await;
     let proxy = |id: &str, server: &KubeApiServer| {
@@ -184,7 +184,7 @@ async fn a_watch_goes_on_at_another_apiserver_and_its_client_notices_nothing() {
 
 #[tokio::test]
 async fn a_watch_waits_for_the_only_apiserver() {
-    let ground = Ground::new().await;
+    let ground = Ground::bootstrapped().await;
     let mut server = KubeApiServer::start(ground.kube("cp-a"), &ground.pki).await;
     let options = patient(ground.proxy("a", server.addr()));
     let mut proxy = Proxy::start(options.until(Until::Ready)).await;
@@ -241,7 +241,7 @@ async fn define_anew(admin: &Client) {
 /// A clean end is allowed: an apiserver ends the watches of a definition that is removed, a minute later.
 #[tokio::test]
 async fn a_definition_that_is_removed_and_made_anew_meanwhile_hides_nothing() {
-    let ground = Ground::new().await;
+    let ground = Ground::bootstrapped().await;
     let b = KubeApiServer::start(ground.kube("cp-b"), &ground.pki).await;
     let mut a = KubeApiServer::start(ground.kube("cp-a"), &ground.pki).await;
     let proxy = |id: &str, server: &KubeApiServer| {

@@ -54,7 +54,7 @@ impl Quiet {
 
 #[tokio::test]
 async fn a_watch_that_saw_nothing_is_told_the_newest_revision() {
-    let ground = Ground::new().await;
+    let ground = Ground::bootstrapped().await;
     let server = KubeApiServer::start(ground.kube("cp-a"), &ground.pki).await;
     let admin = server.admin();
     for custom in [resources::WIDGETS, resources::GADGETS] {
@@ -128,7 +128,7 @@ async fn a_quiet_watch_of_ingresses_under_their_old_name_is_told_the_newest_revi
     if kube::lacks(&[Need::Serves("extensions/v1beta1")]) {
         return;
     }
-    let ground = Ground::new().await;
+    let ground = Ground::bootstrapped().await;
     let server = KubeApiServer::start(ground.kube("cp-a").betas(true), &ground.pki).await;
     let mut proxy = proxy(&ground, &server, "4s").await;
     let client = proxy.client(&ground.pki).cert("admin");

@@ -28,7 +28,7 @@ struct World {
 
 impl World {
     async fn new(change: impl Fn(ProxyOptions) -> ProxyOptions) -> Self {
-        let ground = Ground::new().await;
+        let ground = Ground::bootstrapped().await;
         let b = KubeApiServer::start(ground.kube("cp-b"), &ground.pki).await;
         let a = KubeApiServer::start(ground.kube("cp-a"), &ground.pki).await;
         let proxy = |id: &str, server: &KubeApiServer| {

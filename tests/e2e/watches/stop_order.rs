@@ -48,7 +48,7 @@ struct World {
 impl World {
     /// `apiserver`: its shutdown delay; `delay`: the proxy's.
     async fn new(apiserver: &str, delay: &str) -> Self {
-        let ground = Ground::new().await;
+        let ground = Ground::bootstrapped().await;
         let options = ground.kube("cp-a");
         let options = options.arg(&format!("--shutdown-delay-duration={apiserver}"));
         let server = KubeApiServer::start(options, &ground.pki).await;

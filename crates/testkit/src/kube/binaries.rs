@@ -57,9 +57,14 @@ pub fn several() -> Vec<&'static Binary> {
     }
 }
 
+/// Whether the variable names any.
+pub(crate) fn are_given() -> bool {
+    !given().is_empty()
+}
+
 /// Whether one of those that the variable names meets this. Tests without a kube-apiserver ask too: it needs none.
 pub(crate) fn others_meet(need: Need) -> bool {
-    !given().is_empty() && all().iter().any(|it| it.abilities.meets(need))
+    are_given() && all().iter().any(|it| it.abilities.meets(need))
 }
 
 fn paths(given: &str) -> Vec<PathBuf> {

@@ -19,8 +19,8 @@ use super::pki::Pki;
 use super::process::{COLLECT_LESS, NotFound, Process};
 use super::wait::eventually;
 pub use abilities::{Abilities, Need};
-pub(crate) use binaries::others_meet;
 pub use binaries::{Binary, VARIABLE, cache, cached, caches, lacks, several};
+pub(crate) use binaries::{are_given, others_meet};
 pub use options::KubeOptions;
 pub(crate) use options::of_any_server;
 

@@ -145,7 +145,7 @@ async fn everybody_is_served(proxy: &Proxy, ground: &Ground) {
 
 #[tokio::test]
 async fn one_proxy_is_enough_for_a_cluster_and_another_one_can_be_added() {
-    let ground = Ground::new().await;
+    let ground = Ground::bootstrapped().await;
     let [a, b, c] = ["cp-a", "cp-b", "cp-c"].map(Node::new);
     let registry = Registry::new(ground.etcd.client().await, "/registry");
     let lacking_jobs = |options: KubeOptions| options.without_group("batch");
@@ -257,7 +257,7 @@ async fn counting(node: &Node, port: u16) -> Arc<AtomicUsize> {
 #[tokio::test]
 async fn a_user_who_writes_the_endpoints_of_kubernetes_decides_nothing() {
     const CHOSEN: u16 = 7443;
-    let ground = Ground::new().await;
+    let ground = Ground::bootstrapped().await;
     let [a, b] = ["cp-a", "cp-b"].map(Node::new);
     let mut on_b = start(b.options(&ground, false), &ground).await;
     let mut on_a = start(without_autoscaling(a.options(&ground, true)), &ground).await;
