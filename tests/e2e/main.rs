@@ -10,6 +10,7 @@
 
 mod addresses;
 mod admin;
+mod availability;
 mod discovery;
 mod etcd;
 mod failover;

@@ -11,10 +11,10 @@ use serde_json::{Value, json};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout_at};
 
+use crate::availability::rollout::keep_busy;
 use crate::watches::resources::{
     CSI_DRIVERS, GADGETS, NETWORK_POLICIES, POD_TEMPLATES, Resource, WIDGETS, define_all,
 };
-use crate::watches::rollout::keep_busy;
 use testkit::client::{Client, Streaming};
 use testkit::cluster::LONG;
 use testkit::nodes::Nodes;
