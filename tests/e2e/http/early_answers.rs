@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use testkit::cluster::Ground;
 use testkit::double::{Double, DoubleOptions, Phase, v1_20};
+use testkit::kube::cache;
 use testkit::pki::LeafOptions;
 use testkit::process::{NotFound, Process};
 use testkit::proxy::{Proxy, Until};
@@ -215,7 +216,7 @@ func main() {
             &world.file("uploader"),
             &world.file("main.go"),
         ])
-        .env("GOCACHE", world.file("go-cache"))
+        .env("GOCACHE", cache().join("go-build"))
         .envs([
             ("GO111MODULE", "off"),
             ("GOENV", "off"),
