@@ -34,7 +34,7 @@ struct World {
 
 impl World {
     async fn new() -> Self {
-        let ground = Ground::new().await;
+        let ground = Ground::bootstrapped().await;
         let start = |options| KubeApiServer::start(options, &ground.pki);
         let b = start(ground.kube("cp-b")).await;
         let c = start(ground.kube("cp-c")).await;
@@ -325,6 +325,15 @@ async fn a_busy_apiserver_loses_no_watch_and_no_write_and_gives_no_error() {
         create(format!("large-{number}"), 20_000).await;
     }
     let mut watch = admin.open(&format!("{CONFIG_MAPS}?watch=true")).await;
+    // All the time: who does not read is cut off, by newer apiservers sooner.
+    let watching = tokio::spawn(async move {
+        let mut written = 0;
+        while written < WRITES {
+            let event = watch.next_event(LONGER).await.unwrap().expect("it goes on");
+            let name = event["object"]["metadata"]["name"].as_str().unwrap();
+            written += usize::from(event["type"] == "ADDED" && name.starts_with("written-"));
+        }
+    });
     let busy = Arc::new(AtomicBool::new(true));
     let burners = (0..4).map(|_| {
         let busy = busy.clone();
@@ -354,10 +363,5 @@ async fn a_busy_apiserver_loses_no_watch_and_no_write_and_gives_no_error() {
     for burner in burners {
         burner.join().unwrap();
     }
-    let mut written = 0;
-    while written < WRITES {
-        let event = watch.next_event(LONGER).await.unwrap().expect("it goes on");
-        let name = event["object"]["metadata"]["name"].as_str().unwrap();
-        written += usize::from(event["type"] == "ADDED" && name.starts_with("written-"));
-    }
+    watching.await.unwrap();
 }

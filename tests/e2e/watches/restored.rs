@@ -4,6 +4,7 @@
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use futures_util::StreamExt as _;
 use k8s_openapi::api::core::v1::ConfigMap;
@@ -28,6 +29,8 @@ const LOST: usize = 40;
 /// Writes after the restore: etcd's revision passes that of before.
 const LATER: usize = 200;
 const INFORMERS: usize = 4;
+/// How long an apiserver has to stop before it is killed.
+const STOPPED: Duration = Duration::from_secs(5);
 
 type Names = Arc<Mutex<BTreeSet<String>>>;
 
@@ -77,7 +80,7 @@ async fn also_if_the_proxies_see_etcd_only_when_it_has_come_as_far_again() {
 }
 
 async fn informers_end_with_what_etcd_holds(are_frozen: bool) {
-    let mut ground = Ground::new().await;
+    let mut ground = Ground::bootstrapped().await;
     let mut servers = [
         KubeApiServer::start(ground.kube("cp-a"), &ground.pki).await,
         KubeApiServer::start(ground.kube("cp-b"), &ground.pki).await,
@@ -174,10 +177,12 @@ async fn informers_end_with_what_etcd_holds(are_frozen: bool) {
     )
     .await;
     for (server, prefix) in servers.iter_mut().zip(["a", "b"]) {
-        server.restart().await;
-        create(server.admin(), prefix, 2).await;
+        server.process().terminate(STOPPED).await;
         // An apiserver that starts at the very revision that the one before has delivered last goes on with its watches.
         etcd.put("/registry/other", prefix, None).await.unwrap();
+        server.start_again();
+        server.wait_ready().await;
+        create(server.admin(), prefix, 2).await;
     }
     all_know(&ground, "they know what etcd holds").await;
     eventually("histories count again", LONGER, async || {
