@@ -8,7 +8,8 @@ use std::sync::OnceLock;
 use std::time::Duration;
 
 use etcd_client::{
-    Certificate, Client, ConnectOptions, GetOptions, Identity, KeyValue, TlsOptions,
+    Certificate, Client, ConnectOptions, GetOptions, Identity, KeyValue, TlsOptions, WatchOptions,
+    WatchStream,
 };
 
 use super::addr::Loopback;
@@ -20,6 +21,7 @@ use super::process::{COLLECT_LESS, NotFound, Process, Signal};
 const CLIENT_PORT: u16 = 2379;
 const PEER_PORT: u16 = 2380;
 const START: Duration = Duration::from_secs(90);
+const INSTALL: &str = "run tests/install.sh --tests (apt-get install etcd-server etcd-client)";
 /// The kube-apiservers that ask etcd for its progress, which Debian's etcd 3.4 does not tell.
 const ASK_FOR_PROGRESS: Need = Need::Since(31);
 
@@ -213,11 +215,7 @@ impl Etcd {
         let dir = dir.join(&name);
         std::fs::create_dir_all(&dir).expect("directory for etcd");
         if let Some(snapshot) = options.snapshot {
-            restore_snapshot(
-                &dir,
-                snapshot,
-                &[name, members.clone(), format!("http://{peers}")],
-            );
+            restore_snapshot(&dir, snapshot, &membership(&dir, &address, peers, &members));
         }
         let process = spawn(&dir, (&address, peers), &files, &options, &members);
         Self {
@@ -296,6 +294,16 @@ impl Etcd {
         self.wait_until_it_answers().await;
     }
 
+    /// All changes of keys that begin with `prefix`, from the first one on.
+    pub async fn changes(&self, prefix: &str) -> WatchStream {
+        let options = WatchOptions::new()
+            .with_prefix()
+            .with_start_revision(1)
+            .with_prev_key();
+        let watch = self.client().await.watch(prefix, Some(options)).await;
+        watch.expect("a watch of etcd")
+    }
+
     /// All that it holds, as `etcdctl snapshot save` writes it.
     pub async fn snapshot(&self) -> Vec<u8> {
         let mut stream = self.client().await.snapshot().await.expect("a snapshot");
@@ -357,7 +365,7 @@ impl Etcd {
 }
 
 /// As an operator does it: the new etcd has IDs of its own.
-fn restore_snapshot(dir: &Path, snapshot: &[u8], [name, members, peers]: &[String; 3]) {
+fn restore_snapshot(dir: &Path, snapshot: &[u8], membership: &[String]) {
     let file = dir.join("snapshot");
     std::fs::write(&file, snapshot).expect("write a snapshot");
     let mut command = Command::new("etcdctl");
@@ -365,16 +373,10 @@ fn restore_snapshot(dir: &Path, snapshot: &[u8], [name, members, peers]: &[Strin
         .env("ETCDCTL_API", "3")
         .args(["snapshot", "restore"])
         .arg(&file)
-        .arg(format!("--name={name}"))
-        .arg(format!("--initial-cluster={members}"))
-        .arg(format!("--initial-advertise-peer-urls={peers}"))
-        .arg(format!("--data-dir={}", dir.join("data").display()));
+        .args(membership);
     match command.output() {
         Ok(output) => assert!(output.status.success(), "{command:?}: {output:?}"),
-        Err(error) if error.kind() == ErrorKind::NotFound => super::missing(
-            "etcdctl",
-            "run tests/install.sh --tests (apt-get install etcd-client)",
-        ),
+        Err(error) if error.kind() == ErrorKind::NotFound => super::missing("etcdctl", INSTALL),
         Err(error) => panic!("{command:?}: {error}"),
     }
     std::fs::remove_file(&file).expect("remove a snapshot");
@@ -415,6 +417,16 @@ fn member(address: &Loopback, peers: SocketAddr) -> String {
     format!("{}=http://{peers}", name(address))
 }
 
+/// What a member says of itself and of the others, whether it starts or is restored.
+fn membership(dir: &Path, address: &Loopback, peers: SocketAddr, members: &str) -> [String; 4] {
+    [
+        format!("--name={}", name(address)),
+        format!("--data-dir={}", dir.join("data").display()),
+        format!("--initial-advertise-peer-urls=http://{peers}"),
+        format!("--initial-cluster={members}"),
+    ]
+}
+
 fn spawn(
     dir: &Path,
     (address, peers): (&Loopback, SocketAddr),
@@ -426,13 +438,10 @@ fn spawn(
     let peer_url = format!("http://{}", address.socket(PEER_PORT));
     let mut command = Command::new(&options.binary);
     command
-        .arg(format!("--name={}", name(address)))
-        .arg(format!("--data-dir={}", dir.join("data").display()))
+        .args(membership(dir, address, peers, members))
         .arg(format!("--listen-client-urls={client_url}"))
         .arg(format!("--advertise-client-urls={client_url}"))
         .arg(format!("--listen-peer-urls={peer_url}"))
-        .arg(format!("--initial-advertise-peer-urls=http://{peers}"))
-        .arg(format!("--initial-cluster={members}"))
         .arg(format!("--cert-file={}", files.cert))
         .arg(format!("--key-file={}", files.key))
         .arg(format!("--trusted-ca-file={}", files.ca))
@@ -444,10 +453,7 @@ fn spawn(
         .args(&options.args);
     match Process::spawn("etcd", &mut command, &dir.join("etcd.log")) {
         Ok(process) => process,
-        Err(NotFound) => super::missing(
-            "etcd",
-            "run tests/install.sh --tests (apt-get install etcd-server etcd-client)",
-        ),
+        Err(NotFound) => super::missing("etcd", INSTALL),
     }
 }
 

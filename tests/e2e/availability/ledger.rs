@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use etcd_client::{EventType, KeyValue, WatchOptions};
+use etcd_client::{EventType, KeyValue};
 use futures_util::StreamExt as _;
 use k8s_openapi::api::core::v1::ConfigMap;
 use k8s_pb::apimachinery::pkg::runtime::Unknown;
@@ -277,12 +277,7 @@ async fn apply(
 
 /// All changes from the first revision, as a watch of etcd tells them, up to the last object of each namespace.
 async fn changes(etcd: &Etcd) -> Vec<Change> {
-    let mut client = etcd.client().await;
-    let options = WatchOptions::new()
-        .with_prefix()
-        .with_start_revision(1)
-        .with_prev_key();
-    let mut watch = client.watch(PREFIX, Some(options)).await.unwrap();
+    let mut watch = etcd.changes(PREFIX).await;
     let mut changes = Vec::new();
     let mut last = 0;
     while last < NAMESPACES.len() * SIDES.len() {

@@ -55,7 +55,8 @@ async fn cbor_is_read_and_written_at_the_one_that_has_it() {
 #[tokio::test]
 async fn a_watch_that_begins_with_all_objects_ends_with_a_bookmark_for_the_old_apiserver() {
     // With 3.4.23 the new apiserver refuses such watches: its requested progress is not in order.
-    let (ground, old) = old(Ground::with(EtcdOptions::v3_5()).await).await;
+    let ground = Ground::with(EtcdOptions::v3_5()).await;
+    let old = old(&ground).await;
     let mut mixed = Mixed::beside(ground, old, Vec::new(), |options| {
         options
             .set("watch.bookmarkOnShutdown", "true")

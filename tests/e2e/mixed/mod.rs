@@ -44,7 +44,8 @@ impl Mixed {
 
     /// `new`: further flags of the new apiserver; `change`: of both proxies' options.
     async fn with(new: &[&str], change: impl Fn(ProxyOptions) -> ProxyOptions) -> Self {
-        let (ground, old) = old(Ground::bootstrapped().await).await;
+        let ground = Ground::bootstrapped().await;
+        let old = old(&ground).await;
         let new: Vec<String> = new.iter().map(|&flag| flag.to_owned()).collect();
         Self::beside(ground, old, new, change).await
     }
@@ -122,7 +123,7 @@ async fn reached<'a>(
 }
 
 /// An old apiserver, with an audit log.
-async fn old(ground: Ground) -> (Ground, (KubeApiServer, AuditLog)) {
+async fn old(ground: &Ground) -> (KubeApiServer, AuditLog) {
     let audit = AuditLog::new(ground.dir.path(), "old");
     let options = audit
         .flags()
@@ -131,7 +132,7 @@ async fn old(ground: Ground) -> (Ground, (KubeApiServer, AuditLog)) {
             options.arg(flag)
         });
     let server = KubeApiServer::start(options.cached(), &ground.pki).await;
-    (ground, (server, audit))
+    (server, audit)
 }
 
 async fn modern(ground: &Ground, flags: &[String]) -> ModernApiServer {

@@ -14,7 +14,8 @@ const ACCOUNTS: &str = "/api/v1/namespaces/default/serviceaccounts";
 
 /// The new apiserver asks the old one's proxy.
 async fn delegating() -> (Mixed, Proxy) {
-    let (ground, old) = old(Ground::bootstrapped().await).await;
+    let ground = Ground::bootstrapped().await;
+    let old = old(&ground).await;
     // A proxy of its own: that of the old apiserver starts later.
     let options = ground.proxy("reviews", old.0.addr()).until(Until::Ready);
     let reviews = Proxy::start(options).await;

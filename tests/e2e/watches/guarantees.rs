@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use etcd_client::{EventType, KeyValue, PutOptions, Txn, TxnOp, WatchOptions};
+use etcd_client::{EventType, KeyValue, PutOptions, Txn, TxnOp};
 use futures_util::future::join_all;
 use k8s_pb::apimachinery::pkg::runtime::Unknown;
 use prost::Message as _;
@@ -171,12 +171,7 @@ fn object(namespace: &str, name: &str, number: usize) -> Value {
 
 /// All changes from the first revision, as a watch of etcd tells them, up to the last objects.
 async fn history(etcd: &Etcd) -> Vec<Event> {
-    let mut client = etcd.client().await;
-    let options = WatchOptions::new()
-        .with_prefix()
-        .with_start_revision(1)
-        .with_prev_key();
-    let mut watch = client.watch(PREFIX, Some(options)).await.unwrap();
+    let mut watch = etcd.changes(PREFIX).await;
     let mut history: Vec<Event> = Vec::new();
     while !history.iter().any(|event| event.object == "quiet/last") {
         let message = watch.message().await.unwrap().unwrap();

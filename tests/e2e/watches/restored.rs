@@ -4,7 +4,6 @@
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
 use futures_util::StreamExt as _;
 use k8s_openapi::api::core::v1::ConfigMap;
@@ -29,8 +28,6 @@ const LOST: usize = 40;
 /// Writes after the restore: etcd's revision passes that of before.
 const LATER: usize = 200;
 const INFORMERS: usize = 4;
-/// How long an apiserver has to stop before it is killed.
-const STOPPED: Duration = Duration::from_secs(5);
 
 type Names = Arc<Mutex<BTreeSet<String>>>;
 
@@ -177,7 +174,7 @@ async fn informers_end_with_what_etcd_holds(are_frozen: bool) {
     )
     .await;
     for (server, prefix) in servers.iter_mut().zip(["a", "b"]) {
-        server.process().terminate(STOPPED).await;
+        server.stop().await;
         // An apiserver that starts at the very revision that the one before has delivered last goes on with its watches.
         etcd.put("/registry/other", prefix, None).await.unwrap();
         server.start_again();

@@ -108,10 +108,15 @@ impl KubeApiServer {
         until_ready(&mut self.process, &self.admin, START).await;
     }
 
-    /// SIGTERM, and up again at the same address. A server that an open watch holds back (with the gate
-    /// `APIServerIdentity` its own) is not given its 60 seconds.
-    pub async fn restart(&mut self) {
+    /// SIGTERM. A server that an open watch holds back (with the gate `APIServerIdentity` its own) is not given its 60
+    /// seconds.
+    pub async fn stop(&mut self) {
         self.process.terminate(PATIENCE).await;
+    }
+
+    /// It is stopped, and up again at the same address.
+    pub async fn restart(&mut self) {
+        self.stop().await;
         self.start_again();
         self.wait_ready().await;
     }
