@@ -438,15 +438,17 @@ impl<'a> Planning<'a> {
     /// Whether only the local apiserver may answer a watch that is resumed: after etcd was restored or replaced, until it
     /// is clear that the watch began after that.
     fn is_tied(&self) -> bool {
-        let (context, snapshot) = (self.context, self.snapshot);
+        let context = self.context;
         let local = &context.shared.local;
         let tied = |since| !local.may_resume_elsewhere(since) && !context.rerouted;
-        let is_local = |gvr| {
-            let holders = snapshot.holders(gvr);
-            !snapshot.local_known
-                || holders.map_or_else(|| snapshot.is_custom(gvr), |(_, holders)| holders.local)
-        };
-        context.resume.is_some_and(tied) && context.info.gvr().is_some_and(is_local)
+        context.resume.is_some_and(tied) && self.is_served_here()
+    }
+
+    /// Whether the local apiserver serves the resource, whenever it serves, as far as it is known.
+    fn is_served_here(&self) -> bool {
+        let snapshot = self.snapshot;
+        let gvr = self.context.info.gvr();
+        gvr.is_some_and(|gvr| snapshot.may_be_own(gvr) || snapshot.is_custom(gvr))
     }
 
     /// Whether a path that is not a resource means the same at every apiserver: unlike health, metrics and logs.
@@ -538,8 +540,14 @@ impl<'a> Planning<'a> {
     fn server(&self, peers: Peers<'_>) -> Option<&'a Server> {
         let servers = peers.indices.iter();
         let servers = servers.filter_map(|index| self.snapshot.servers.get(*index));
+        let no_void = match self.context.info.verb {
+            Verb::Watch => true,
+            // Newer apiservers list what etcd has lost, at a revision from which a restarted one would go on.
+            Verb::List => self.is_served_here() || servers.clone().any(|it| !it.history_void),
+            _ => false,
+        };
         let untried = servers.filter(|server| {
-            let void = self.is_watch() && server.history_void;
+            let void = no_void && server.history_void;
             let left_out = void || self.tried.contains(&server.endpoint);
             !left_out && peers.since.is_none_or(|since| server.reaches(since))
         });

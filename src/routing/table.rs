@@ -279,6 +279,14 @@ impl Snapshot {
         record.is_some_and(|record| record.contains(&gvr.owned()))
     }
 
+    /// Whether the local apiserver serves `gvr` itself, or did before it restarted, or nothing is known.
+    pub fn may_be_own(&self, gvr: GvrRef<'_>) -> bool {
+        match (self.local_known, &self.own_record) {
+            (true, _) => self.holders(gvr).is_some_and(|(_, it)| it.local),
+            (false, record) => record.is_none() || self.was_own(gvr),
+        }
+    }
+
     /// Whether the local apiserver may have a CRD's or an aggregated API's resource under the name of one that another server
     /// serves itself: what is not its own, as far as is known, has such a name.
     pub fn may_be_anothers(&self, gvr: GvrRef<'_>) -> bool {

@@ -45,6 +45,14 @@ pub fn binary() -> &'static Path {
     &BINARY
 }
 
+/// Of a directory: what the test is called, whose thread this is. So it is in the arguments of its programs.
+fn prefix() -> String {
+    let thread = std::thread::current();
+    let name = thread.name().and_then(|name| name.rsplit("::").next());
+    let name = name.unwrap_or_default().chars().take(40);
+    name.chain(['-']).collect()
+}
+
 /// Directory, PKI and etcd of one test.
 pub struct Ground {
     pub dir: TempDir,
@@ -58,7 +66,8 @@ impl Ground {
     }
 
     pub async fn with(etcd: EtcdOptions) -> Self {
-        let dir = tempfile::tempdir().unwrap();
+        let dir = tempfile::Builder::new().prefix(&prefix()).tempdir();
+        let dir = dir.unwrap();
         let pki = Pki::new(&dir.path().join("pki"));
         let etcd = Etcd::start_with(dir.path(), &pki, etcd).await;
         Self { dir, pki, etcd }

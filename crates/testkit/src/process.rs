@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -14,6 +14,9 @@ use super::wait::within;
 const TAIL: usize = 40;
 /// Of a second, in `/proc`: the same on all of Linux.
 const TICKS: u64 = 100;
+
+/// Time to stop all threads of a process on a busy machine.
+const STOPPING: Duration = Duration::from_secs(30);
 
 /// For programs in Go, which live for seconds here: they collect garbage less often, at the price of memory.
 pub const COLLECT_LESS: (&str, &str) = ("GOGC", "400");
@@ -26,6 +29,12 @@ pub enum Signal {
     Hup,
     Stop,
     Cont,
+}
+
+/// The fields of a `/proc/…/stat` behind the name, which may have blanks in it: the state is the first.
+fn behind_name(stat: &str) -> &str {
+    let (_, fields) = stat.rsplit_once(')').unwrap_or_default();
+    fields.trim_start()
 }
 
 impl Signal {
@@ -100,9 +109,9 @@ impl Process {
     /// Processor time of all its threads; none once it has ended.
     pub fn cpu(&self) -> Option<Duration> {
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.pid())).ok()?;
-        // Behind the name, which may have blanks in it: state, and so on; user and system time are 12th and 13th.
-        let (_, fields) = stat.rsplit_once(')')?;
-        let ticks = fields.split_ascii_whitespace().skip(11).take(2);
+        // User and system time.
+        let ticks = behind_name(&stat).split_ascii_whitespace();
+        let ticks = ticks.skip(11).take(2);
         let ticks: u64 = ticks.map_while(|field| field.parse::<u64>().ok()).sum();
         Some(Duration::from_millis(ticks * (1000 / TICKS)))
     }
@@ -112,7 +121,7 @@ impl Process {
         std::fs::read_dir(format!("/proc/{}/fd", self.pid())).map_or(0, Iterator::count)
     }
 
-    /// Sends a signal, unless the process has ended already.
+    /// Sends a signal, unless the process has ended already. After [`Signal::Stop`] nothing more comes from it.
     pub fn signal(&mut self, signal: Signal) {
         // The process ID is not reused before the process has been waited for.
         if self.exited().is_some() {
@@ -121,6 +130,22 @@ impl Process {
         let kill = format!("kill -{} {}", signal.name(), self.pid());
         let status = Command::new("sh").args(["-c", &kill]).status().expect("sh");
         assert!(status.success(), "{kill}: {status}");
+        let deadline = Instant::now() + STOPPING;
+        while signal == Signal::Stop && !self.is_stopped() {
+            assert!(Instant::now() < deadline, "{} does not stop", self.name);
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    /// Whether all its threads stand still. On a busy machine some go on for a while.
+    fn is_stopped(&self) -> bool {
+        let threads = std::fs::read_dir(format!("/proc/{}/task", self.pid()));
+        let mut threads = threads.into_iter().flatten().flatten();
+        threads.all(|thread| {
+            let stat = std::fs::read_to_string(thread.path().join("stat"));
+            // One that has ended has none.
+            stat.map_or(true, |stat| behind_name(&stat).starts_with(['T', 'Z', 'X']))
+        })
     }
 
     /// How it ended, if it has.

@@ -3,6 +3,8 @@
 
 use std::time::Duration;
 
+use etcd_client::KeyValue;
+
 use crate::etcd::following::{Following, LISTED, SERVERS};
 use crate::etcd::outages::{LISTS, asking};
 use crate::etcd::reconnecting::ids;
@@ -98,6 +100,51 @@ async fn what_an_etcd_restored_from_a_backup_has_forgotten_is_forgotten() {
     local.stop().await;
     rerouted.stop().await;
     is_listed_again(&cluster.proxy_a, prefixes).await;
+}
+
+/// B's apiserver ran while etcd was restored. A newer one lists then what etcd has lost, at a revision of the restored etcd,
+/// and an informer would go on from there at A's when it has started again.
+#[tokio::test]
+async fn a_list_of_what_the_local_apiserver_serves_does_not_go_to_one_with_a_lost_history() {
+    const PODS: &str = "/api/v1/pods";
+    let mut cluster = Cluster::new().await;
+    cluster.ground.etcd.back_up().await;
+    let old = Registry::new(cluster.ground.etcd.client().await, "/registry");
+    for number in 0..20 {
+        old.put("/registry/pods/default/other", &number.to_string())
+            .await;
+    }
+    cluster.ground.etcd.restore().await;
+    let is_void = async |id: &str| {
+        let key = format!("/kube-interop-proxy/registry/servers/{id}");
+        let records = cluster.ground.etcd.below(&key).await;
+        let is_void = |kv: &KeyValue| String::from_utf8_lossy(kv.value()).contains("historyVoid");
+        !records.is_empty() && records.iter().all(is_void)
+    };
+    eventually("B's history is void", LONG, async || is_void("b").await).await;
+    let client = cluster.client().cert("admin");
+    assert_eq!(client.get(PODS).await.code(), 200);
+    cluster.a.stop().await;
+    eventually("A's proxy has seen the record", LONG, async || {
+        client.get(PODS).await.code() == 503
+    })
+    .await;
+    let refused = client.get(PODS).await;
+    assert_ne!(refused.header("retry-after"), "", "{}", refused.text());
+    // Nobody would go on from there but B itself.
+    assert_eq!(client.get(HPAS).await.code(), 200);
+
+    cluster.b.stop().await;
+    eventually("B's proxy has noticed", LONG, async || {
+        cluster.proxy_b.statusz().await["server"]["initialized"] == false
+    })
+    .await;
+    cluster.b.start_again().await;
+    cluster.b.set_ready(true);
+    eventually("B's history counts again", LONG, async || {
+        client.get(PODS).await.code() == 200
+    })
+    .await;
 }
 
 #[tokio::test]

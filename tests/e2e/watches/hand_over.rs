@@ -32,8 +32,9 @@ pub(super) async fn until_histories_are_known(proxies: &[&Proxy]) {
         eventually("all histories are known", LONGER, async || {
             let status = proxy.statusz().await;
             let mut peers = status["peers"].as_array().into_iter().flatten();
-            status["server"]["historyStart"].is_i64()
-                && peers.all(|peer| peer["historyStart"].is_i64())
+            let known = status["server"]["historyStart"].is_i64()
+                && peers.all(|peer| peer["historyStart"].is_i64());
+            known.then_some(()).ok_or(status)
         })
         .await;
     }
