@@ -1,5 +1,6 @@
 //! Informers of a busy resource through rolling restarts of three real kube-apiservers v1.20.2, with their proxies and
-//! alone: what each was told, against what etcd tells. And the comparison itself.
+//! alone: what each was told, against what etcd tells. And the comparison itself. Others open their watch anew all the
+//! time meanwhile, and do not list again.
 
 use std::fmt::{self, Display, Formatter};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -19,6 +20,7 @@ use rand::{Rng, SeedableRng};
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
+use crate::availability::reopening::Reopening;
 use crate::routing::real_apiservers::LONGER;
 use crate::watches::resources::kube_client;
 use crate::watches::writing::Writing;
@@ -33,14 +35,13 @@ use testkit::wait::eventually;
 
 const INFORMERS: usize = 50;
 const WRITERS: u64 = 3;
-const ROUNDS: usize = 2;
 const NAMESPACES: [&str; 2] = ["default", "other"];
 const SIDES: [&str; 2] = ["left", "right"];
 const PREFIX: &str = "/registry/configmaps/";
 /// The last object that is written in each namespace: of one side, then of the other.
 const LAST: &str = "last";
 /// Between two writes of a writer, at most.
-const PACE: u64 = 100;
+const PACE: u64 = 300;
 /// Before an informer asks again after a failure.
 const BACKOFF: Duration = Duration::from_millis(100);
 
@@ -364,9 +365,10 @@ async fn informers_are_told_each_change_once_through_rolling_restarts() {
     for seed in 0..WRITERS {
         writers.spawn(write_randomly(admin.fresh(), seed, writing.clone()));
     }
-    for _ in 0..ROUNDS {
-        nodes.roll(&balancer, async || writing.more(20).await).await;
-    }
+    let reopening = Reopening::start(&nodes, &admin).await;
+    let step = async || _ = tokio::join!(writing.more(20), reopening.come_back());
+    nodes.roll(&balancer, step).await;
+    reopening.check().await;
     // And of the apiservers alone: no stream ends if they are of one version.
     let one_version = nodes.are_of_one_version();
     let lists = |informer: &Informer| informer.lists.load(Ordering::Relaxed);

@@ -1,6 +1,5 @@
-//! Informers that open their watch anew every few seconds, through a rolling restart of three real kube-apiservers v1.20.2
-//! and their proxies, both told to stop at the same moment: none lists again. What they watch does not change, so each
-//! comes back with the revision of its list, also while the last server drains that has its history.
+//! Informers that open their watch anew every few seconds. What they watch does not change, so each comes back with the
+//! revision of its list, also while the last server drains that has its history.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -11,7 +10,6 @@ use serde_json::{Value, json};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout_at};
 
-use crate::availability::rollout::keep_busy;
 use crate::watches::resources::{
     CSI_DRIVERS, GADGETS, NETWORK_POLICIES, POD_TEMPLATES, Resource, WIDGETS, define_all,
 };
@@ -150,65 +148,65 @@ fn revision(object: &Value) -> String {
     revision.unwrap_or_else(|| panic!("{object}")).to_owned()
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn informers_that_open_their_watch_anew_all_the_time_do_not_list_again() {
-    let named = RESOURCES.map(|resource| (resource.group, resource.plural));
-    let mut nodes = Nodes::start(&named).await;
-    define_all(&nodes).await;
-    let admin = nodes.servers[0].admin();
-    for resource in &RESOURCES[..3] {
-        resource.create(admin, "there", json!({})).await;
-    }
-    nodes.add_proxies(|options| options).await;
-    let balancer = nodes.balancer().await;
-    let admin = Client::new(balancer.addr(), &nodes.ground.pki).cert("admin");
-    let informers = (0..RESOURCES.len() * OF_EACH).map(|number| Arc::new(Informer::new(number)));
-    let informers: Vec<_> = informers.collect();
-    let mut tasks = JoinSet::new();
-    for informer in &informers {
-        tasks.spawn(informer.clone().run(admin.fresh()));
-    }
-    // What nobody here watches: etcd's revision moves on.
-    let written = Arc::new(AtomicUsize::new(0));
-    tasks.spawn(keep_busy(admin.fresh(), written.clone()));
+/// Informers that run until they are dropped.
+pub(super) struct Reopening {
+    informers: Vec<Arc<Informer>>,
+    admin: Client,
+    _tasks: JoinSet<()>,
+}
 
-    let opened = |informer: &Arc<Informer>| informer.watches.load(Ordering::Relaxed);
-    let more = async || {
-        let before: Vec<_> = informers.iter().map(opened).collect();
-        let goal = written.load(Ordering::Relaxed) + 5;
-        eventually(
-            "all have come back, and more is written",
-            LONG,
-            async || {
-                let mut all = informers.iter().zip(&before);
-                written.load(Ordering::Relaxed) >= goal
-                    && all.all(|(informer, before)| opened(informer) > *before + 1)
-            },
-        )
+impl Reopening {
+    /// `admin`: by what the informers reach the apiservers.
+    pub(super) async fn start(nodes: &Nodes, admin: &Client) -> Self {
+        define_all(nodes).await;
+        for resource in &RESOURCES[..3] {
+            resource.create(admin, "there", json!({})).await;
+        }
+        let informers = (0..RESOURCES.len() * OF_EACH).map(Informer::new);
+        let informers: Vec<_> = informers.map(Arc::new).collect();
+        let mut tasks = JoinSet::new();
+        for informer in &informers {
+            tasks.spawn(informer.clone().run(admin.fresh()));
+        }
+        Self {
+            informers,
+            admin: admin.clone(),
+            _tasks: tasks,
+        }
+    }
+
+    /// Returns when each has come back twice.
+    pub(super) async fn come_back(&self) {
+        let opened = |informer: &Arc<Informer>| informer.watches.load(Ordering::Relaxed);
+        let before: Vec<_> = self.informers.iter().map(opened).collect();
+        eventually("all have come back", LONG, async || {
+            let mut all = self.informers.iter().zip(&before);
+            all.all(|(informer, before)| opened(informer) > *before + 1)
+        })
         .await;
-    };
-    nodes.roll(&balancer, more).await;
-    more().await;
-    for resource in RESOURCES {
-        resource.create(&admin, "new", json!({})).await;
     }
-    eventually("all see what happens then", LONG, async || {
-        let seen = |informer: &Arc<Informer>| informer.seen.lock().unwrap().clone();
-        let missing: Vec<_> = informers.iter().filter(|it| seen(it) != ["new"]).collect();
-        missing
-            .is_empty()
-            .then_some(())
-            .ok_or(format!("{missing:#?}"))
-    })
-    .await;
-    tasks.shutdown().await;
 
-    let mut again: BTreeMap<_, usize> = BTreeMap::new();
-    for informer in &informers {
-        let place = (informer.resource.plural, informer.ended_by);
-        *again.entry(place).or_default() += informer.lists.load(Ordering::Relaxed) - 1;
-        println!("{informer:?}");
+    /// They see what happens now, and nobody has listed again.
+    pub(super) async fn check(self) {
+        self.come_back().await;
+        for resource in RESOURCES {
+            resource.create(&self.admin, "new", json!({})).await;
+        }
+        eventually("all see what happens then", LONG, async || {
+            let seen = |it: &Informer| it.seen.lock().unwrap().clone();
+            let mut missing = self.informers.iter().filter(|it| seen(it) != ["new"]);
+            missing
+                .next()
+                .map_or(Ok(()), |one| Err(format!("{one:#?}")))
+        })
+        .await;
+        let mut again: BTreeMap<_, usize> = BTreeMap::new();
+        for informer in &self.informers {
+            let place = (informer.resource.plural, informer.ended_by);
+            *again.entry(place).or_default() += informer.lists.load(Ordering::Relaxed) - 1;
+            println!("{informer:?}");
+        }
+        println!("lists beyond the first: {again:#?}");
+        assert!(again.values().all(|lists| *lists == 0), "{again:#?}");
     }
-    println!("lists beyond the first: {again:#?}");
-    assert!(again.values().all(|lists| *lists == 0), "{again:#?}");
 }

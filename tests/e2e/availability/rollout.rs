@@ -1,4 +1,4 @@
-//! Two rolling restarts of three real kube-apiservers v1.20.2 with their proxies, two of the apiservers alone, and one without
+//! A rolling restart of three real kube-apiservers v1.20.2 with their proxies, two of the apiservers alone, and one without
 //! proxies, with 500 kube-rs watchers of many kinds, while another resource is written: the apiservers count how often the
 //! watchers list again.
 
@@ -211,7 +211,7 @@ where
 }
 
 /// Writes steadily what is busy; what cannot be written is left.
-pub async fn keep_busy(client: Client, written: Arc<AtomicUsize>) {
+async fn keep_busy(client: Client, written: Arc<AtomicUsize>) {
     let object =
         json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"generateName": "busy-"}});
     let object = object.to_string();
@@ -299,7 +299,7 @@ async fn watches(nodes: &Nodes) -> usize {
 }
 
 /// Watchers, then the restarts of one node after the other, then one object of each resource.
-async fn roll(nodes: &mut Nodes, series: &str, rounds: usize) -> Outcome {
+async fn roll(nodes: &mut Nodes, series: &str) -> Outcome {
     let begin = Instant::now();
     let balancer = nodes.balancer().await;
     let watchers = Watchers::start(&balancer, &nodes.ground, series).await;
@@ -316,9 +316,7 @@ async fn roll(nodes: &mut Nodes, series: &str, rounds: usize) -> Outcome {
     let written = Arc::new(AtomicUsize::new(0));
     let mut busy = JoinSet::new();
     busy.spawn(keep_busy(admin.fresh(), written.clone()));
-    for _ in 0..rounds {
-        nodes.roll(&balancer, async || more(&written).await).await;
-    }
+    nodes.roll(&balancer, async || more(&written).await).await;
     all_watch(nodes).await;
     if !nodes.proxies.is_empty() {
         roll_apiservers(nodes, &written).await;
@@ -419,14 +417,14 @@ async fn rolling_restarts_let_nobody_list_again() {
             .create(admin, "right", json!({"side": "right"}))
             .await;
     }
-    let without = roll(&mut nodes, "without", 1).await;
+    let without = roll(&mut nodes, "without").await;
     // What was written to see whether all see it.
     let admin = nodes.servers[0].admin().fresh();
     for resource in RESOURCES {
         resource.delete(&admin, "after-without").await;
     }
     nodes.add_proxies(|options| options).await;
-    let with = roll(&mut nodes, "with", 2).await;
+    let with = roll(&mut nodes, "with").await;
 
     without.print("without");
     with.print("with");

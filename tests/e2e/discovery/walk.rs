@@ -2,6 +2,8 @@
 
 use std::collections::BTreeSet;
 
+use serde_json::Value;
+
 use crate::discovery::documents::{BETA, Mixed, V2, is_listable};
 use testkit::client::Client;
 use testkit::double::{v1_20, v1_26, v1_36};
@@ -32,7 +34,8 @@ pub async fn legacy_lists(client: &Client) -> BTreeSet<String> {
         let whole = client
             .get(&format!("/apis/{}", group["name"].as_str().unwrap()))
             .await;
-        assert_eq!(whole.json()["versions"], group["versions"]);
+        // An apiserver without the group's APIServices gives them in an order of its own.
+        assert_eq!(names(&whole.json()), names(group));
         for version in group["versions"].as_array().unwrap() {
             documents.push(format!(
                 "/apis/{}",
@@ -52,6 +55,13 @@ pub async fn legacy_lists(client: &Client) -> BTreeSet<String> {
         }
     }
     paths
+}
+
+/// Of a group's versions.
+fn names(group: &Value) -> BTreeSet<&str> {
+    let versions = group["versions"].as_array().into_iter().flatten();
+    let names = versions.map(|version| version["groupVersion"].as_str().unwrap());
+    names.collect()
 }
 
 /// The same by aggregated discovery.

@@ -15,9 +15,9 @@ use testkit::proxy::{Proxy, Until};
 use testkit::wait::eventually;
 
 const READERS: usize = 16;
-const READS: usize = 10_000;
+const READS: usize = 4_000;
 const WRITERS: usize = 8;
-const CREATES: usize = 2_000;
+const CREATES: usize = 1_000;
 
 /// What a client was told of one create.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
