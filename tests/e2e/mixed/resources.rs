@@ -12,8 +12,15 @@ use testkit::wait::eventually;
 const SECRETS: &str = "/api/v1/namespaces/default/secrets";
 
 #[tokio::test]
-async fn what_the_new_apiserver_lacks_is_served_by_the_old_one() {
+async fn what_only_the_old_apiserver_serves_is_served_by_it() {
     let mixed = Mixed::new().await;
+    what_the_new_apiserver_lacks_is_served_by_the_old_one(&mixed).await;
+    objects_of_either_version_are_read_by_the_other(&mixed).await;
+    custom_resources_are_served_by_the_one_that_knows_them(&mixed).await;
+    discovery_at_the_new_one_names_what_the_old_one_serves(&mixed).await;
+}
+
+async fn what_the_new_apiserver_lacks_is_served_by_the_old_one(mixed: &Mixed) {
     let direct = mixed.new.admin();
     assert_eq!(direct.get(HPAS).await.code(), 404);
     assert_eq!(direct.get(SECRETS).await.code(), 404);
@@ -48,9 +55,7 @@ async fn what_the_new_apiserver_lacks_is_served_by_the_old_one() {
     assert_eq!((through.code(), through.text()), (404, straight.text()));
 }
 
-#[tokio::test]
-async fn objects_of_either_version_are_read_by_the_other() {
-    let mixed = Mixed::new().await;
+async fn objects_of_either_version_are_read_by_the_other(mixed: &Mixed) {
     let [at_old, at_new] = mixed.admins();
     create(&at_old, "by-old").await;
     create(&at_new, "by-new").await;
@@ -74,9 +79,7 @@ async fn objects_of_either_version_are_read_by_the_other() {
     }
 }
 
-#[tokio::test]
-async fn custom_resources_are_served_by_the_one_that_knows_them() {
-    let mixed = Mixed::new().await;
+async fn custom_resources_are_served_by_the_one_that_knows_them(mixed: &Mixed) {
     let [at_old, at_new] = mixed.admins();
     WIDGETS
         .define(&at_old, [&at_old, &at_new].into_iter())
@@ -107,9 +110,7 @@ async fn custom_resources_are_served_by_the_one_that_knows_them() {
     .await;
 }
 
-#[tokio::test]
-async fn discovery_at_the_new_one_names_what_the_old_one_serves() {
-    let mixed = Mixed::new().await;
+async fn discovery_at_the_new_one_names_what_the_old_one_serves(mixed: &Mixed) {
     let [_, admin] = mixed.admins();
     eventually("the old one's groups are merged", LONG, async || {
         admin.get("/apis").await.text().contains("\"autoscaling\"")

@@ -33,8 +33,14 @@ async fn ends(client: &Client, token: Option<&str>, due: bool) -> (u16, bool) {
 }
 
 #[tokio::test]
-async fn connections_of_strangers_end_at_a_proxy_as_at_its_own_apiserver() {
+async fn strangers_harm_nobody_else() {
     let mixed = Mixed::new().await;
+    connections_of_strangers_end_at_a_proxy_as_at_its_own_apiserver(&mixed).await;
+    strangers_who_are_sent_on_to_the_new_apiserver_cost_nobody_a_request(&mixed).await;
+    more_watches_than_an_apiserver_allows_streams_all_get_their_events(&mixed).await;
+}
+
+async fn connections_of_strangers_end_at_a_proxy_as_at_its_own_apiserver(mixed: &Mixed) {
     let pki = &mixed.ground.pki;
     for (proxy, server) in [
         (mixed.at_new.addr(), mixed.new.addr()),
@@ -58,9 +64,7 @@ async fn connections_of_strangers_end_at_a_proxy_as_at_its_own_apiserver() {
     }
 }
 
-#[tokio::test]
-async fn strangers_who_are_sent_on_to_the_new_apiserver_cost_nobody_a_request() {
-    let mixed = Mixed::new().await;
+async fn strangers_who_are_sent_on_to_the_new_apiserver_cost_nobody_a_request(mixed: &Mixed) {
     let of_all = mixed.rerouted();
     let kinds = [
         (of_all.fresh(), 403),
@@ -92,12 +96,10 @@ async fn strangers_who_are_sent_on_to_the_new_apiserver_cost_nobody_a_request() 
     }
 }
 
-#[tokio::test]
-async fn more_watches_than_an_apiserver_allows_streams_all_get_their_events() {
+async fn more_watches_than_an_apiserver_allows_streams_all_get_their_events(mixed: &Mixed) {
     // An apiserver of today allows 250 streams on a connection, and a proxy its clients as many.
     const CLIENTS: usize = 3;
     const EACH: usize = 200;
-    let mixed = Mixed::new().await;
     let rerouted = mixed.rerouted();
     let watch = format!("{CONFIG_MAPS}?watch=true&resourceVersion=0");
     let mut clients = Vec::new();

@@ -5,8 +5,13 @@ use testkit::audit::AuditLog;
 use testkit::proxy::{Proxy, Until};
 
 #[tokio::test]
-async fn each_version_is_found_from_either_proxy() {
+async fn each_version_is_found_also_one_that_is_emulated() {
     let mixed = Mixed::new().await;
+    each_version_is_found_from_either_proxy(&mixed).await;
+    an_apiserver_that_emulates_a_version_is_found_under_that_one(&mixed).await;
+}
+
+async fn each_version_is_found_from_either_proxy(mixed: &Mixed) {
     let own = ["old", "new"];
     for (at, admin) in mixed.admins().iter().enumerate() {
         for (version, expected) in [
@@ -31,9 +36,7 @@ async fn each_version_is_found_from_either_proxy() {
     }
 }
 
-#[tokio::test]
-async fn an_apiserver_that_emulates_a_version_is_found_under_that_one() {
-    let mixed = Mixed::new().await;
+async fn an_apiserver_that_emulates_a_version_is_found_under_that_one(mixed: &Mixed) {
     let ground = &mixed.ground;
     let audit = AuditLog::new(ground.dir.path(), "emulating");
     let mut flags = vec!["--emulated-version=1.34".to_owned()];
