@@ -24,6 +24,7 @@ use crate::config::Config;
 use crate::config::settings::SharedSettings;
 use crate::discovery::metrics::PeerDiscoveryMetrics;
 use crate::discovery::peer_discovery::SharedPeerDiscovery;
+use crate::local::state::LocalState;
 use crate::net::files;
 use crate::otlp::metrics::SpanMetrics;
 use crate::publish::Publishing;
@@ -109,6 +110,7 @@ impl Wiring {
         let (id_sender, id) = watch::channel(config.identity.server_id.as_deref().map(Arc::from));
         let (apiserver_id_sender, apiserver_id) = watch::channel(None);
         let (published, ends) = Published::new();
+        let local = LocalState::new(published.former.clone());
         let given = Foundation {
             settings: Arc::new(SharedSettings::new(config)),
             maker: Arc::new(local::maker(config, certificates.credentials.clone())?),
@@ -118,7 +120,7 @@ impl Wiring {
                 apiserver_id,
                 endpoint: canonical(config.peer.advertise_address),
             },
-            local: Arc::default(),
+            local: Arc::new(local),
             keys: EtcdKeys::new(&config.etcd.prefix, &config.identity.lease_namespaces),
             published,
         };
@@ -146,7 +148,6 @@ impl Wiring {
                 maker: given.maker.clone(),
                 state: given.local.clone(),
                 custom: published.custom.subscribe(),
-                former: published.former.clone(),
                 header_names: published.header_names.subscribe(),
             },
             control,

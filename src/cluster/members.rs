@@ -240,6 +240,7 @@ impl ClusterState {
         Some(FormerRecord {
             binary_version: newest.value.record.binary_version.clone(),
             served: newest.value.served.clone(),
+            history_void: newest.value.record.history_void,
         })
     }
 

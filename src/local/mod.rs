@@ -9,14 +9,14 @@ pub mod reader;
 pub mod requestheader;
 pub mod state;
 
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use self::discovery::LocalView;
-use self::reader::{FormerRecord, Reader};
+use self::reader::Reader;
 use self::requestheader::names::NamesInEtcd;
 use self::state::LocalState;
 use crate::client::{self, ClientMaker, MakerError};
@@ -42,8 +42,6 @@ pub struct LocalInputs {
     pub state: Arc<LocalState>,
     /// CRDs and aggregated APIs; `None` until etcd was read.
     pub custom: watch::Receiver<Option<Arc<Custom>>>,
-    /// What the proxy before this one has written. Set before `custom`.
-    pub former: Arc<OnceLock<FormerRecord>>,
     /// The header names by which apiservers recognise users.
     pub header_names: NamesInEtcd,
 }
@@ -60,7 +58,7 @@ pub fn start(
     let (view_sender, view) = watch::channel(LocalView::default());
     control.spawn(probe::run(client(), state.clone(), server.probe_interval));
     let mut reader = Reader::new(client());
-    reader.former = Some(inputs.former);
+    reader.former = Some(state.former.clone());
     control.spawn(discovery::run(
         reader,
         state.clone(),

@@ -51,6 +51,8 @@ pub struct FormerRecord {
     pub binary_version: Option<String>,
     /// What the apiserver served itself.
     pub served: Arc<ServedSet>,
+    /// etcd was restored or replaced while the apiserver ran.
+    pub history_void: bool,
 }
 
 /// Reads one server's discovery and caches it.

@@ -1,13 +1,14 @@
 //! The state of the local apiserver. Written by the probe, by the check of the proxy's credentials, and by requests whose
 //! connection is refused; read by every request with one atomic load.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
 use tokio::sync::{Notify, watch};
 
+use super::reader::FormerRecord;
 use crate::request::credential::{self, CredentialFeatures};
 use crate::request::surplus::SurplusHeaders;
 
@@ -35,6 +36,10 @@ pub struct LocalState {
     history: OfEpoch<i64>,
     /// The last epoch in which etcd was found to have another history than when the process began, and 1; 0: none.
     void: AtomicU64,
+    /// Where the history of the first process began that was not void, since the last one that was; 0: none has begun.
+    in_order: AtomicI64,
+    /// What the proxy before this one has written.
+    pub(super) former: Arc<OnceLock<FormerRecord>>,
     /// The attributes that this version gives certificate users.
     user_details: OfEpoch<CredentialFeatures>,
     trust: OfEpoch<Trust>,
@@ -66,6 +71,14 @@ pub struct LocalState {
 }
 
 impl LocalState {
+    /// `former`: set before the first request for a resource is sent anywhere.
+    pub fn new(former: Arc<OnceLock<FormerRecord>>) -> Self {
+        Self {
+            former,
+            ..Self::default()
+        }
+    }
+
     /// Whether the apiserver is initialized.
     pub fn is_initialized(&self) -> bool {
         self.epoch_and_initialized.load(Ordering::Relaxed) & 1 == 1
@@ -88,6 +101,7 @@ impl LocalState {
     pub fn void_history(&self) {
         let now = self.epoch() + 1;
         if self.void.swap(now, Ordering::Relaxed) != now {
+            self.in_order.store(0, Ordering::Relaxed);
             tracing::warn!(
                 "etcd has another history than when the apiserver started: watches are not resumed there until it is restarted"
             );
@@ -97,12 +111,20 @@ impl LocalState {
 
     /// Whether [`Self::void_history`] was called for this process.
     pub fn is_history_void(&self) -> bool {
-        self.void.load(Ordering::Relaxed) == self.epoch() + 1
+        self.was_void(self.epoch())
+    }
+
+    /// Whether it was called for the process of `epoch`, and for no later one.
+    pub fn was_void(&self, epoch: u64) -> bool {
+        self.void.load(Ordering::Relaxed) == epoch + 1
     }
 
     /// All watch caches of the process of `epoch` begin at or before etcd revision `start`.
     pub fn begins_at(&self, start: i64, epoch: u64) {
         self.history.store(Some(Arc::new((epoch, start))));
+        if epoch == self.epoch() && !self.is_history_void() && self.in_order() == 0 {
+            self.in_order.store(start, Ordering::Relaxed);
+        }
         self.changed.send_replace(());
     }
 
@@ -112,10 +134,16 @@ impl LocalState {
         known.unwrap_or_default()
     }
 
+    fn in_order(&self) -> i64 {
+        self.in_order.load(Ordering::Relaxed)
+    }
+
     /// Whether a watch from this revision may be resumed at other servers. What a process with a void history delivered is
     /// of no history: until the next one can say so (410), its clients stay here.
     pub fn may_resume_elsewhere(&self, since: i64) -> bool {
-        self.void.load(Ordering::Relaxed) == 0 || self.history_start() <= since
+        let former = || self.former.get().is_some_and(|it| it.history_void);
+        let was_void = self.void.load(Ordering::Relaxed) > 0 || former();
+        !was_void || (1..=since).contains(&self.in_order())
     }
 
     /// The process of `epoch` has this version.
@@ -468,6 +496,42 @@ mod tests {
         assert_eq!(state.history_start(), i64::MAX);
         state.begins_at(80, epoch);
         assert_eq!(state.history_start(), i64::MAX);
+    }
+
+    #[test]
+    fn what_a_lost_history_told_is_known_until_the_next_one_is_seen() {
+        for (history_void, is_late) in [(false, false), (true, false), (true, true)] {
+            let former = Arc::new(OnceLock::new());
+            let state = LocalState::new(former.clone());
+            assert!(state.may_resume_elsewhere(60));
+            if is_late {
+                state.begins_at(70, state.epoch());
+            }
+            let record = FormerRecord {
+                binary_version: None,
+                served: Arc::default(),
+                history_void,
+            };
+            former.set(record).unwrap();
+            assert_eq!(state.may_resume_elsewhere(60), !history_void);
+            state.begins_at(70, state.epoch());
+            assert_eq!(state.may_resume_elsewhere(60), !history_void);
+            assert!(state.may_resume_elsewhere(70) && !state.is_history_void());
+            // Also when that process has ended.
+            state.refused();
+            assert_eq!(state.may_resume_elsewhere(60), !history_void);
+            assert!(state.may_resume_elsewhere(70));
+            // etcd is restored again.
+            state.begins_at(80, state.epoch());
+            state.void_history();
+            state.begins_at(85, state.epoch());
+            assert!(!state.may_resume_elsewhere(90));
+            let epoch = state.epoch();
+            state.refused();
+            assert!(state.was_void(epoch) && !state.is_history_void());
+            state.begins_at(90, state.epoch());
+            assert!(!state.may_resume_elsewhere(89) && state.may_resume_elsewhere(90));
+        }
     }
 
     #[test]

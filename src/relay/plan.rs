@@ -441,14 +441,8 @@ impl<'a> Planning<'a> {
         let context = self.context;
         let local = &context.shared.local;
         let tied = |since| !local.may_resume_elsewhere(since) && !context.rerouted;
-        context.resume.is_some_and(tied) && self.is_served_here()
-    }
-
-    /// Whether the local apiserver serves the resource, whenever it serves, as far as it is known.
-    fn is_served_here(&self) -> bool {
-        let snapshot = self.snapshot;
-        let gvr = self.context.info.gvr();
-        gvr.is_some_and(|gvr| snapshot.may_be_own(gvr) || snapshot.is_custom(gvr))
+        let is_local = |gvr| self.snapshot.may_be_local(gvr);
+        context.resume.is_some_and(tied) && context.info.gvr().is_some_and(is_local)
     }
 
     /// Whether a path that is not a resource means the same at every apiserver: unlike health, metrics and logs.
@@ -540,10 +534,12 @@ impl<'a> Planning<'a> {
     fn server(&self, peers: Peers<'_>) -> Option<&'a Server> {
         let servers = peers.indices.iter();
         let servers = servers.filter_map(|index| self.snapshot.servers.get(*index));
-        let no_void = match self.context.info.verb {
+        let info = &self.context.info;
+        let goes_on = |gvr| self.snapshot.may_go_on_in_order(gvr);
+        let no_void = match info.verb {
             Verb::Watch => true,
-            // Newer apiservers list what etcd has lost, at a revision from which a restarted one would go on.
-            Verb::List => self.is_served_here() || servers.clone().any(|it| !it.history_void),
+            // Newer apiservers list what etcd has lost, at a revision of the restored etcd.
+            Verb::List => info.gvr().is_some_and(goes_on),
             _ => false,
         };
         let untried = servers.filter(|server| {

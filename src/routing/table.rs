@@ -279,12 +279,21 @@ impl Snapshot {
         record.is_some_and(|record| record.contains(&gvr.owned()))
     }
 
-    /// Whether the local apiserver serves `gvr` itself, or did before it restarted, or nothing is known.
-    pub fn may_be_own(&self, gvr: GvrRef<'_>) -> bool {
-        match (self.local_known, &self.own_record) {
-            (true, _) => self.holders(gvr).is_some_and(|(_, it)| it.local),
-            (false, record) => record.is_none() || self.was_own(gvr),
-        }
+    /// Whether the local apiserver serves `gvr`, or did before it restarted, or nothing is known.
+    pub fn may_be_local(&self, gvr: GvrRef<'_>) -> bool {
+        self.is_custom(gvr)
+            || match (self.local_known, &self.own_record) {
+                (true, _) => self.holders(gvr).is_some_and(|(_, it)| it.local),
+                (false, record) => record.is_none() || self.was_own(gvr),
+            }
+    }
+
+    /// Whether a server whose history is not void serves `gvr`, now or when it is back: an informer may go on there from a list.
+    pub fn may_go_on_in_order(&self, gvr: GvrRef<'_>) -> bool {
+        let is_void = |index: &usize| self.servers[*index].history_void;
+        let others = self.holders(gvr).map(|(_, holders)| holders);
+        self.may_be_local(gvr)
+            || others.is_some_and(|it| it.absent || !it.targets.iter().all(is_void))
     }
 
     /// Whether the local apiserver may have a CRD's or an aggregated API's resource under the name of one that another server
@@ -446,6 +455,54 @@ mod tests {
             let (_, holders) = snapshot.holders(gvr.borrow()).unwrap();
             assert_eq!(holders.local, local, "{gvr:?}");
             assert_eq!(snapshot.kind_at(true, gvr.borrow()), kind, "{gvr:?}");
+        }
+    }
+
+    #[test]
+    fn an_informer_may_go_on_where_a_history_is_or_will_be_in_order() {
+        let all = things(&[("a", "v1")]);
+        let gvr = all.first().unwrap().borrow();
+        let server = |target, history_void| Server {
+            history_void,
+            ..Server::listing("b", None, target, &[("a", "v1")])
+        };
+        let of = |servers: &[Server], local: Option<&ServedSet>| {
+            Snapshot::new(true, servers.to_vec(), local, Arc::default())
+        };
+        let nothing = ServedSet::new();
+        for (servers, local, may) in [
+            (&[][..], None, true),
+            (&[server(true, true)], Some(&all), true),
+            (&[server(true, true)], Some(&nothing), false),
+            (
+                &[server(true, true), server(true, true)],
+                Some(&nothing),
+                false,
+            ),
+            (
+                &[server(true, true), server(true, false)],
+                Some(&nothing),
+                true,
+            ),
+            // When it is back.
+            (
+                &[server(true, true), server(false, true)],
+                Some(&nothing),
+                true,
+            ),
+        ] {
+            let snapshot = of(servers, local);
+            assert_eq!(
+                snapshot.may_go_on_in_order(gvr),
+                may,
+                "{servers:?} {local:?}"
+            );
+        }
+        // The local one starts again.
+        let mut snapshot = of(&[server(true, true)], None);
+        for (record, may) in [(nothing, false), (all.clone(), true)] {
+            snapshot.own_record = Some(Arc::new(record));
+            assert_eq!(snapshot.may_go_on_in_order(gvr), may);
         }
     }
 }

@@ -209,9 +209,8 @@ impl Watch {
     /// kept the resource in this etcd, and in the one that is there now.
     pub fn resume_point(&self, shared: &Shared) -> Option<ResumePoint> {
         let served_by = self.served_by();
-        let restores = served_by.restores();
+        let is_same_etcd = served_by.is_of_this_etcd(shared);
         let is_proved = served_by.stored?.proof().stored_here == Some(true);
-        let is_same_etcd = shared.published.etcd.load().restores == restores;
         let at = lock(&self.follower).resume_point();
         at.filter(|_| is_proved && is_same_etcd)
     }
@@ -263,7 +262,7 @@ impl Watch {
     pub fn register(&self, shared: &Shared) -> Option<(Arc<SharedChangeLog>, Arc<Stored>)> {
         self.ask_again(shared);
         let mut served_by = lock(&self.served_by);
-        if served_by.restores() != shared.published.etcd.load().restores {
+        if !served_by.is_of_this_etcd(shared) {
             return None;
         }
         let stored = served_by.stored.clone()?;
@@ -320,7 +319,7 @@ impl Watch {
         };
         let served_by = lock(&self.served_by);
         // What was read may go on with the history of an etcd that was restored since.
-        let is_same_etcd = shared.published.etcd.load().restores == served_by.restores();
+        let is_same_etcd = served_by.is_of_this_etcd(shared);
         let stored = served_by.stored.as_ref().filter(|_| is_same_etcd);
         let stored = stored.ok_or(Withheld::ElsewhereStored)?;
         let change_log = served_by.change_log.as_ref().ok_or(Withheld::NotTold)?;
@@ -351,6 +350,13 @@ impl ServedBy {
     /// How often etcd was found to be restored or replaced before.
     fn restores(&self) -> u64 {
         self.process.0
+    }
+
+    /// Whether etcd was not restored or replaced since, as far as those know who follow it, and those who write to it.
+    fn is_of_this_etcd(&self, shared: &Shared) -> bool {
+        let is_local = self.server == shared.config.api_server.address;
+        let is_void = is_local && shared.local.was_void(self.process.1);
+        shared.published.etcd.load().restores == self.restores() && !is_void
     }
 
     /// Asks where `server` stores `resource`, if it is given and nobody has asked its process.

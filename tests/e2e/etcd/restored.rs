@@ -10,12 +10,13 @@ use crate::etcd::outages::{LISTS, asking};
 use crate::etcd::reconnecting::ids;
 use crate::watches::compaction::{is_local, topics};
 use testkit::cluster::{Cluster, HPAS, LONG};
-use testkit::double::{ServedResource, v1_20};
+use testkit::double::{Double, ServedResource, v1_20};
 use testkit::proxy::Proxy;
 use testkit::registry::Registry;
 use testkit::steady::Steady;
 use testkit::wait::{eventually, holds};
 
+const PODS: &str = "/api/v1/pods";
 const RESTORES: &str = "kube_interop_proxy_etcd_restores_total";
 
 /// What B alone serves may be refused for a moment, but is never nobody's.
@@ -102,26 +103,47 @@ async fn what_an_etcd_restored_from_a_backup_has_forgotten_is_forgotten() {
     is_listed_again(&cluster.proxy_a, prefixes).await;
 }
 
-/// B's apiserver ran while etcd was restored. A newer one lists then what etcd has lost, at a revision of the restored etcd,
-/// and an informer would go on from there at A's when it has started again.
+/// Both apiservers ran while etcd was restored.
+async fn restored() -> Cluster {
+    let mut cluster = Cluster::new().await;
+    let etcd = &mut cluster.ground.etcd;
+    etcd.back_up().await;
+    let registry = Registry::new(etcd.client().await, "/registry");
+    let before = registry.put("/registry/other", "lost").await;
+    // By these keys they notice.
+    let live = "/kube-interop-proxy/registry/live/";
+    eventually("the proxies have written since", LONG, async || {
+        let keys = etcd.below(live).await;
+        keys.len() == 2 && keys.iter().all(|key| key.mod_revision() > before)
+    })
+    .await;
+    etcd.restore().await;
+    let records = "/kube-interop-proxy/registry/servers/";
+    eventually("both histories are void", LONG, async || {
+        let is_void = |kv: &KeyValue| String::from_utf8_lossy(kv.value()).contains("historyVoid");
+        let records = etcd.below(records).await;
+        records.len() == 2 && records.iter().all(is_void)
+    })
+    .await;
+    cluster
+}
+
+/// A new process, as its proxy sees it.
+async fn restart(double: &mut Double, proxy: &Proxy) {
+    double.stop().await;
+    eventually("its proxy has noticed", LONG, async || {
+        proxy.statusz().await["server"]["initialized"] == false
+    })
+    .await;
+    double.start_again().await;
+    double.set_ready(true);
+}
+
+/// A newer apiserver lists then what etcd has lost, at a revision of the restored etcd, and an informer would go on from
+/// there at A's when it has started again.
 #[tokio::test]
 async fn a_list_of_what_the_local_apiserver_serves_does_not_go_to_one_with_a_lost_history() {
-    const PODS: &str = "/api/v1/pods";
-    let mut cluster = Cluster::new().await;
-    cluster.ground.etcd.back_up().await;
-    let old = Registry::new(cluster.ground.etcd.client().await, "/registry");
-    for number in 0..20 {
-        old.put("/registry/pods/default/other", &number.to_string())
-            .await;
-    }
-    cluster.ground.etcd.restore().await;
-    let is_void = async |id: &str| {
-        let key = format!("/kube-interop-proxy/registry/servers/{id}");
-        let records = cluster.ground.etcd.below(&key).await;
-        let is_void = |kv: &KeyValue| String::from_utf8_lossy(kv.value()).contains("historyVoid");
-        !records.is_empty() && records.iter().all(is_void)
-    };
-    eventually("B's history is void", LONG, async || is_void("b").await).await;
+    let mut cluster = restored().await;
     let client = cluster.client().cert("admin");
     assert_eq!(client.get(PODS).await.code(), 200);
     cluster.a.stop().await;
@@ -134,17 +156,51 @@ async fn a_list_of_what_the_local_apiserver_serves_does_not_go_to_one_with_a_los
     // Nobody would go on from there but B itself.
     assert_eq!(client.get(HPAS).await.code(), 200);
 
-    cluster.b.stop().await;
-    eventually("B's proxy has noticed", LONG, async || {
-        cluster.proxy_b.statusz().await["server"]["initialized"] == false
-    })
-    .await;
-    cluster.b.start_again().await;
-    cluster.b.set_ready(true);
+    restart(&mut cluster.b, &cluster.proxy_b).await;
     eventually("B's history counts again", LONG, async || {
         client.get(PODS).await.code() == 200
     })
     .await;
+}
+
+/// A's proxy starts again with its apiserver, as a sidecar does, and knows the lost history only by its record.
+#[tokio::test]
+async fn a_watch_of_a_lost_history_does_not_go_elsewhere_after_its_proxy_has_restarted() {
+    let mut cluster = restored().await;
+    restart(&mut cluster.b, &cluster.proxy_b).await;
+    let start = async |proxy: &Proxy| proxy.statusz().await["server"]["historyStart"].as_i64();
+    eventually("B's history counts again", LONG, async || {
+        start(&cluster.proxy_b).await.is_some()
+    })
+    .await;
+    let registry = Registry::new(cluster.ground.etcd.client().await, "/registry");
+    let since = registry.put("/registry/other", "seen").await;
+
+    assert!(cluster.proxy_a.terminate().await.success());
+    cluster.a.stop().await;
+    cluster.a.start_again().await;
+    cluster.a.set_ready(true);
+    registry.put("/registry/other", "missed").await;
+    cluster.proxy_a.start_again().await;
+    eventually(
+        "A's history begins later, and B's before",
+        LONG,
+        async || {
+            let status = cluster.proxy_a.statusz().await;
+            let of_b = status["peers"][0]["historyStart"].as_i64();
+            let known = start(&cluster.proxy_a).await > Some(since) && of_b <= Some(since);
+            (known && of_b.is_some()).then_some(()).ok_or(status)
+        },
+    )
+    .await;
+    let (at_a, at_b) = (cluster.a.count(PODS), cluster.b.count(PODS));
+    let watch = format!("{PODS}?watch=true&resourceVersion={since}");
+    let client = cluster.client().cert("admin");
+    assert_eq!(client.open(&watch).await.status, 200);
+    assert_eq!(
+        (cluster.a.count(PODS), cluster.b.count(PODS)),
+        (at_a + 1, at_b)
+    );
 }
 
 #[tokio::test]

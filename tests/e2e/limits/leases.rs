@@ -101,7 +101,7 @@ async fn until_known(proxy: &Proxy, begin: char, count: usize) {
 
 #[tokio::test]
 async fn leases_as_large_as_the_api_takes_cost_what_is_kept_of_them() {
-    const LEASES: usize = 150;
+    const LEASES: usize = 80;
     let world = World::new().await;
     let mut proxy = Proxy::start(world.proxy("a")).await;
     known(&proxy).await;

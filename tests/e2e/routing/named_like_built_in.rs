@@ -246,9 +246,6 @@ async fn a_crd_changes_nothing(version: &str) {
     }
     let mut world = world().await;
     world.define(version, "endpointslices").await;
-    if version == "v1beta1" {
-        discovery_lists_the_built_in_one(&world).await;
-    }
     let end = Instant::now() + SOME_READS;
     eventually("B serves it all the time", LONGER, async || {
         world.serves_the_built_in_one().await?;
@@ -257,6 +254,9 @@ async fn a_crd_changes_nothing(version: &str) {
             .ok_or("for some reads".to_owned())
     })
     .await;
+    if version == "v1beta1" {
+        discovery_lists_the_built_in_one(&world).await;
+    }
     world.kill_b();
     eventually("B is gone", LONGER, async || {
         if world.client().get(DOCUMENT).await.code() == 200 {
