@@ -125,6 +125,15 @@ async fn restored() -> Cluster {
         records.len() == 2 && records.iter().all(is_void)
     })
     .await;
+    // Whoever notices later takes what was written until then for restored.
+    for proxy in [&cluster.proxy_a, &cluster.proxy_b] {
+        eventually("all is listed again", LONG, async || {
+            let status = proxy.statusz().await;
+            let topics = status["facts"]["topics"].as_array().unwrap();
+            topics.iter().all(|topic| topic["lists"].as_u64() > Some(1))
+        })
+        .await;
+    }
     cluster
 }
 
