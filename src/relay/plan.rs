@@ -530,20 +530,24 @@ impl<'a> Planning<'a> {
         }
     }
 
-    /// One of `peers` that was not tried.
-    fn server(&self, peers: Peers<'_>) -> Option<&'a Server> {
-        let servers = peers.indices.iter();
-        let servers = servers.filter_map(|index| self.snapshot.servers.get(*index));
+    /// Whether the client may go on, where a history is in order, from what a void one would tell it.
+    fn needs_order(&self) -> bool {
         let info = &self.context.info;
         let goes_on = |gvr| self.snapshot.may_go_on_in_order(gvr);
-        let no_void = match info.verb {
+        match info.verb {
             Verb::Watch => true,
             // Newer apiservers list what etcd has lost, at a revision of the restored etcd.
             Verb::List => info.gvr().is_some_and(goes_on),
             _ => false,
-        };
+        }
+    }
+
+    /// One of `peers` that was not tried.
+    fn server(&self, peers: Peers<'_>) -> Option<&'a Server> {
+        let servers = peers.indices.iter();
+        let servers = servers.filter_map(|index| self.snapshot.servers.get(*index));
         let untried = servers.filter(|server| {
-            let void = no_void && server.history_void;
+            let void = server.history_void && self.needs_order();
             let left_out = void || self.tried.contains(&server.endpoint);
             !left_out && peers.since.is_none_or(|since| server.reaches(since))
         });

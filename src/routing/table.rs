@@ -466,40 +466,27 @@ mod tests {
             history_void,
             ..Server::listing("b", None, target, &[("a", "v1")])
         };
-        let of = |servers: &[Server], local: Option<&ServedSet>| {
-            Snapshot::new(true, servers.to_vec(), local, Arc::default())
+        let of = |servers: &[&Server], local: Option<&ServedSet>| {
+            let servers = servers.iter().copied().cloned().collect();
+            Snapshot::new(true, servers, local, Arc::default())
         };
         let nothing = ServedSet::new();
+        let [void, sound] = [true, false].map(|void| server(true, void));
+        let absent = server(false, true);
         for (servers, local, may) in [
-            (&[][..], None, true),
-            (&[server(true, true)], Some(&all), true),
-            (&[server(true, true)], Some(&nothing), false),
-            (
-                &[server(true, true), server(true, true)],
-                Some(&nothing),
-                false,
-            ),
-            (
-                &[server(true, true), server(true, false)],
-                Some(&nothing),
-                true,
-            ),
+            (vec![], None, true),
+            (vec![&void], Some(&all), true),
+            (vec![&void], Some(&nothing), false),
+            (vec![&void, &void], Some(&nothing), false),
+            (vec![&void, &sound], Some(&nothing), true),
             // When it is back.
-            (
-                &[server(true, true), server(false, true)],
-                Some(&nothing),
-                true,
-            ),
+            (vec![&void, &absent], Some(&nothing), true),
         ] {
-            let snapshot = of(servers, local);
-            assert_eq!(
-                snapshot.may_go_on_in_order(gvr),
-                may,
-                "{servers:?} {local:?}"
-            );
+            let may_go_on = of(&servers, local).may_go_on_in_order(gvr);
+            assert_eq!(may_go_on, may, "{servers:?} {local:?}");
         }
         // The local one starts again.
-        let mut snapshot = of(&[server(true, true)], None);
+        let mut snapshot = of(&[&void], None);
         for (record, may) in [(nothing, false), (all.clone(), true)] {
             snapshot.own_record = Some(Arc::new(record));
             assert_eq!(snapshot.may_go_on_in_order(gvr), may);

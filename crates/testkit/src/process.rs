@@ -31,12 +31,6 @@ pub enum Signal {
     Cont,
 }
 
-/// The fields of a `/proc/…/stat` behind the name, which may have blanks in it: the state is the first.
-fn behind_name(stat: &str) -> &str {
-    let (_, fields) = stat.rsplit_once(')').unwrap_or_default();
-    fields.trim_start()
-}
-
 impl Signal {
     fn name(self) -> &'static str {
         match self {
@@ -48,6 +42,12 @@ impl Signal {
             Self::Cont => "CONT",
         }
     }
+}
+
+/// The fields of a `/proc/…/stat` behind the name, which may have blanks in it: the state is the first.
+fn behind_name(stat: &str) -> &str {
+    let (_, fields) = stat.rsplit_once(')').unwrap_or_default();
+    fields.trim_start()
 }
 
 pub struct Process {

@@ -128,9 +128,8 @@ async fn restored() -> Cluster {
     // Whoever notices later takes what was written until then for restored.
     for proxy in [&cluster.proxy_a, &cluster.proxy_b] {
         eventually("all is listed again", LONG, async || {
-            let status = proxy.statusz().await;
-            let topics = status["facts"]["topics"].as_array().unwrap();
-            topics.iter().all(|topic| topic["lists"].as_u64() > Some(1))
+            let topics = topics(&proxy.statusz().await);
+            topics.values().all(|(_, lists)| *lists > 1)
         })
         .await;
     }
