@@ -73,6 +73,8 @@ refusals! {
         "it is not known at the moment which apiserver serves the requested resource";
     /// A peer asks whether the local apiserver knows a custom resource, and it does not.
     NotServed = 503, "not_served", "it is not known at the moment which apiserver serves the requested resource";
+    /// To a watch that ends: etcd was restored or replaced since it began. Nothing shows its client what etcd has lost.
+    HistoryLost = 410, "history_lost", "etcd was restored or replaced since this watch began";
     /// An invalid client certificate, and no token.
     Unauthorized = 401, "unauthorized", "Unauthorized";
     /// To `/readyz`: the proxy is stopping, or the apiserver's `/readyz` is not 200.
@@ -123,10 +125,7 @@ impl Refusal {
         peer: bool,
     ) -> pingora_core::Result<(Box<ResponseHeader>, Bytes)> {
         let retry_after = self.retry_after(retry_after_seconds);
-        let body = match format {
-            StatusFormat::Json => self.json(retry_after),
-            StatusFormat::Protobuf => self.protobuf(retry_after),
-        };
+        let body = self.body(retry_after, format);
         let mut header = ResponseHeader::build_no_case(self.code(), Some(6))?;
         header.insert_header(CONTENT_TYPE, format.media_type())?;
         header.insert_header(CACHE_CONTROL, HeaderValue::from_static("no-cache, private"))?;
@@ -143,8 +142,19 @@ impl Refusal {
         Ok((Box::new(header), body))
     }
 
-    /// The status code's own text, in one word.
+    /// The `Status`.
+    pub fn body(self, retry_after: Option<u32>, format: StatusFormat) -> Bytes {
+        match format {
+            StatusFormat::Json => self.json(retry_after),
+            StatusFormat::Protobuf => self.protobuf(retry_after),
+        }
+    }
+
+    /// The status code's own text, in one word; of a watch that is too old kube-apiserver has another one.
     fn reason(self) -> String {
+        if self == Refusal::HistoryLost {
+            return "Expired".to_owned();
+        }
         let status = StatusCode::from_u16(self.code()).unwrap_or_default();
         let text = status.canonical_reason().unwrap_or_default();
         text.replace(' ', "")

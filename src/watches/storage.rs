@@ -77,7 +77,7 @@ fn built_in<'a>(group: &str, resource: &'a str) -> Option<&'a str> {
 }
 
 /// Whether the resource is in `etcd.otherResources`, under its own group or under another group that shares its storage.
-pub(super) fn is_elsewhere(etcd: &EtcdConfig, asked: GvrRef<'_>) -> bool {
+pub fn is_elsewhere(etcd: &EtcdConfig, asked: GvrRef<'_>) -> bool {
     let (group, resource) = (asked.group, asked.resource);
     etcd.other_resources.iter().any(|other| {
         let (other, other_group) = other.split_once('.').unwrap_or((other, ""));

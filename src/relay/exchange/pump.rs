@@ -302,9 +302,9 @@ impl<'s, 'w> Answer<'s, 'w> {
         trailers: impl Future<Output = pingora_core::Result<Option<HeaderMap>>>,
     ) -> Option<End> {
         let ending = async {
-            // An apiserver that ends a watch needs no last bookmark of the proxy, unless that is stopping.
+            // An apiserver that ends a watch needs no last event of the proxy, unless that is stopping, or etcd was restored.
             if let Some(final_bookmark) = self.final_bookmark
-                && final_bookmark.shared.shutdown.is_leaving()
+                && final_bookmark.is_needed()
             {
                 final_bookmark.end(down).await?;
             }

@@ -9,6 +9,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use http::StatusCode;
 use http::header::{CONTENT_LENGTH, HeaderValue};
 use pingora_core::{Error, ErrorType, OrErr};
@@ -18,6 +19,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 
 use super::watched::Watch;
 use crate::metrics::Open;
+use crate::relay::answer::Refusal;
 use crate::relay::client::ClientSession;
 use crate::relay::plan::RequestContext;
 use crate::relay::shared::Shared;
@@ -180,6 +182,12 @@ impl<'a> FinalBookmark<'a> {
         }
     }
 
+    /// Whether a watch that its apiserver ends needs it.
+    pub fn is_needed(&self) -> bool {
+        let has_lost = |watch: &Watch| watch.has_lost_its_history(self.shared);
+        self.shared.shutdown.is_leaving() || self.watch().is_some_and(has_lost)
+    }
+
     /// The stream ends, and not because the proxy ends it: waits for etcd, and writes the bookmark.
     pub async fn end(&self, down: &mut ClientSession) -> pingora_core::Result<()> {
         if let Some(watch) = self.bookmarked().filter(|_| !self.goes_on(down)) {
@@ -189,22 +197,14 @@ impl<'a> FinalBookmark<'a> {
         self.write(down).await
     }
 
-    /// Writes the bookmark, if there is one, and for a peer's proxy the mark. To be called once, at the end.
+    /// Writes the last event, if there is one, and for a peer's proxy the mark. To be called once, at the end.
     pub async fn write(&self, down: &mut ClientSession) -> pingora_core::Result<()> {
-        let metrics = &self.shared.metrics.watches;
-        let watch = self.bookmarked().filter(|_| !self.goes_on(down));
-        match watch.map(|watch| watch.bookmark(self.shared)) {
-            Some(Ok(frame)) => {
-                let written = timeout(FRAME_TIMEOUT, down.write_body(frame, false)).await;
-                // Part of the bookmark may be written: the stream cannot end cleanly.
-                written.or_err(ErrorType::WriteTimedout, "the client takes no bookmark")??;
-                metrics.given.inc();
-            }
-            Some(Err(withheld)) => {
-                metrics.withheld(withheld);
-                tracing::debug!(why = withheld.name(), "no last bookmark");
-            }
-            None => {}
+        if !self.goes_on(down)
+            && let Some(frame) = self.last_event()
+        {
+            let written = timeout(FRAME_TIMEOUT, down.write_body(frame, false)).await;
+            // Part of it may be written: the stream cannot end cleanly.
+            written.or_err(ErrorType::WriteTimedout, "the client takes no last event")??;
         }
         match self.is_rerouted() && down.is_http2() {
             true => {
@@ -212,6 +212,28 @@ impl<'a> FinalBookmark<'a> {
                 down.write_trailers([mark].into_iter().collect())
             }
             false => Ok(()),
+        }
+    }
+
+    /// The bookmark; of a history that etcd has lost, a 410.
+    fn last_event(&self) -> Option<Bytes> {
+        let (watch, metrics) = (self.watch()?, &self.shared.metrics);
+        if watch.is_of_lost_history(self.shared) {
+            let lost = Refusal::HistoryLost;
+            let event = watch.error_event(lost).filter(|_| watch.is_at_boundary());
+            event.iter().for_each(|_| metrics.refused(lost));
+            return event;
+        }
+        match self.bookmarked()?.bookmark(self.shared) {
+            Ok(bookmark) => {
+                metrics.watches.given.inc();
+                Some(bookmark)
+            }
+            Err(withheld) => {
+                metrics.watches.withheld(withheld);
+                tracing::debug!(why = withheld.name(), "no last bookmark");
+                None
+            }
         }
     }
 
@@ -232,9 +254,11 @@ impl<'a> FinalBookmark<'a> {
         let _ = watch.and_then(|watch| watch.register(self.shared));
     }
 
-    /// A watch that may get a bookmark: `None` also if bookmarks were switched off since it began.
+    /// A watch that may get a bookmark. `None` also if its history is lost, or if bookmarks were switched off since it began.
     fn bookmarked(&self) -> Option<&Watch> {
-        let watch = self.watch.as_deref().filter(|it| it.has_bookmarks)?;
+        let watch = self
+            .watch()
+            .filter(|it| it.has_bookmarks && !it.is_of_lost_history(self.shared))?;
         let wanted = self.shared.settings.load().watch.bookmark_on_shutdown;
         wanted.then_some(watch)
     }

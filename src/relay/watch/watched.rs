@@ -12,6 +12,7 @@ use tokio::time::{Instant, timeout_at};
 use crate::kube::gvr::{Gvr, GvrRef, ResourceKind, api_version};
 use crate::kube::version::KubernetesVersion;
 use crate::net::lock;
+use crate::relay::answer::{Refusal, StatusFormat};
 use crate::relay::client::AnswerWriter;
 use crate::relay::plan::RequestContext;
 use crate::relay::shared::Shared;
@@ -326,6 +327,29 @@ impl Watch {
         let scope = storage::scope(self.resource.borrow(), &self.namespace);
         let stored_here = stored.proof().stored_here == Some(true);
         change_log.newest_safe(position, &scope, stored_here)
+    }
+
+    /// Whether etcd has another history than the one from which it was served: its client may know what etcd has lost, and has a
+    /// revision from which any server would go on.
+    pub fn is_of_lost_history(&self, shared: &Shared) -> bool {
+        !storage::is_elsewhere(&shared.config.etcd, self.resource.borrow())
+            && !lock(&self.served_by).is_of_this_etcd(shared)
+    }
+
+    /// As [`Self::is_of_lost_history`], if that came to be known since it began.
+    pub fn has_lost_its_history(&self, shared: &Shared) -> bool {
+        let restores = shared.published.etcd.load().restores;
+        lock(&self.served_by).restores() != restores && self.is_of_lost_history(shared)
+    }
+
+    /// The event that has its client list anew.
+    pub fn error_event(&self, refusal: Refusal) -> Option<Bytes> {
+        let format = self.format();
+        let status = match format {
+            FrameFormat::Json => StatusFormat::Json,
+            FrameFormat::Protobuf => StatusFormat::Protobuf,
+        };
+        format.error_event(&refusal.body(None, status))
     }
 
     /// Its final bookmark.

@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use etcd_client::KeyValue;
+use serde_json::json;
 
 use crate::etcd::following::{Following, LISTED, SERVERS};
 use crate::etcd::outages::{LISTS, asking};
@@ -14,6 +15,7 @@ use testkit::double::{Double, ServedResource, v1_20};
 use testkit::proxy::Proxy;
 use testkit::registry::Registry;
 use testkit::steady::Steady;
+use testkit::streaming::Streaming;
 use testkit::wait::{eventually, holds};
 
 const PODS: &str = "/api/v1/pods";
@@ -106,6 +108,11 @@ async fn what_an_etcd_restored_from_a_backup_has_forgotten_is_forgotten() {
 /// Both apiservers ran while etcd was restored.
 async fn restored() -> Cluster {
     let mut cluster = Cluster::new().await;
+    restore(&mut cluster).await;
+    cluster
+}
+
+async fn restore(cluster: &mut Cluster) {
     let etcd = &mut cluster.ground.etcd;
     etcd.back_up().await;
     let registry = Registry::new(etcd.client().await, "/registry");
@@ -133,7 +140,6 @@ async fn restored() -> Cluster {
         })
         .await;
     }
-    cluster
 }
 
 /// A new process, as its proxy sees it.
@@ -169,6 +175,56 @@ async fn a_list_of_what_the_local_apiserver_serves_does_not_go_to_one_with_a_los
         client.get(PODS).await.code() == 200
     })
     .await;
+}
+
+/// What it was told last has a revision from which a server with the present history would go on: the one that has started again,
+/// or another one behind a load balancer.
+#[tokio::test]
+async fn who_was_told_of_a_lost_history_lists_anew_when_its_watch_ends() {
+    let mut cluster = Cluster::new().await;
+    let client = cluster.client().cert("admin");
+    let watch = async |path: &str, accept: &str| {
+        let path = format!("{path}?watch=true&resourceVersion=1");
+        client.header("accept", accept).open(&path).await
+    };
+    let json = "application/json";
+    let mut ended = watch(PODS, json).await;
+    let mut at_b = watch(HPAS, json).await;
+    restore(&mut cluster).await;
+
+    let is_told = async |watch: &mut Streaming| {
+        let told = watch.next_event(LONG).await.unwrap().expect("an event");
+        let error = (
+            &told["type"],
+            &told["object"]["code"],
+            &told["object"]["reason"],
+        );
+        assert_eq!(json!(error), json!(["ERROR", 410, "Expired"]));
+        assert_eq!(watch.next_event(LONG).await.unwrap(), None);
+    };
+    cluster.a.end_watches();
+    is_told(&mut ended).await;
+    // It has listed since.
+    let mut later = watch(PODS, json).await;
+    cluster.a.end_watches();
+    assert_eq!(later.next_event(LONG).await.unwrap(), None);
+
+    let mut stopped = watch(PODS, json).await;
+    let mut protobuf = watch(PODS, "application/vnd.kubernetes.protobuf;stream=watch").await;
+    cluster.a.stop().await;
+    is_told(&mut stopped).await;
+    let event = protobuf.next_chunk(LONG).await.unwrap().expect("an event");
+    assert!(
+        String::from_utf8_lossy(&event).contains("Expired"),
+        "{event:?}"
+    );
+    cluster.b.stop().await;
+    is_told(&mut at_b).await;
+    let told = [("reason", "history_lost")];
+    let told = cluster
+        .proxy_a
+        .metric("kube_interop_proxy_refusals_total", &told);
+    assert_eq!(told.await, 4.0);
 }
 
 /// A's proxy starts again with its apiserver, as a sidecar does, and knows the lost history only by its record.

@@ -19,6 +19,7 @@ use testkit::client::Client;
 use testkit::cluster::Ground;
 use testkit::double::kept::write;
 use testkit::kube::KubeApiServer;
+use testkit::process::Signal;
 use testkit::proxy::{Proxy, Until};
 use testkit::wait::eventually;
 
@@ -94,6 +95,8 @@ async fn informers_end_with_what_etcd_holds(are_frozen: bool) {
     let mut proxies = [proxy_a, proxy_b];
     create(servers[0].admin(), "kept", KEPT).await;
 
+    // The watches of A's clients begin at B, and stay there.
+    servers[0].process().signal(Signal::Stop);
     let mut informers = JoinSet::new();
     let known: Vec<Names> = (0..INFORMERS).map(|_| Names::default()).collect();
     for (number, names) in known.iter().enumerate() {
@@ -117,6 +120,7 @@ async fn informers_end_with_what_etcd_holds(are_frozen: bool) {
         .await;
     };
     all_know(&ground, "they know what is there").await;
+    servers[0].process().signal(Signal::Cont);
     ground.etcd.back_up().await;
     let backed_up = write(
         &mut ground.etcd.client().await,
