@@ -36,6 +36,8 @@ pub struct LocalState {
     history: OfEpoch<i64>,
     /// The last epoch in which etcd was found to have another history than when the process began, and 1; 0: none.
     void: AtomicU64,
+    /// The last one of them of which it is certain that the process began before, and 1; 0: none.
+    lost: AtomicU64,
     /// Where the history of the first process began that was not void, since the last one that was; 0: none has begun.
     in_order: AtomicI64,
     /// What the proxy before this one has written.
@@ -97,9 +99,13 @@ impl LocalState {
         start.unwrap_or(i64::MAX)
     }
 
-    /// etcd was restored or replaced while this process ran: its history is that of another etcd, until it is restarted.
-    pub fn void_history(&self) {
+    /// etcd was restored or replaced while this process ran, as far as is known: its history is that of another etcd, until it
+    /// is restarted. `is_certain`: there is no doubt of that.
+    pub fn void_history(&self, is_certain: bool) {
         let now = self.epoch() + 1;
+        if is_certain {
+            self.lost.store(now, Ordering::Relaxed);
+        }
         if self.void.swap(now, Ordering::Relaxed) != now {
             self.in_order.store(0, Ordering::Relaxed);
             tracing::warn!(
@@ -117,6 +123,11 @@ impl LocalState {
     /// Whether it was called for the process of `epoch`, and for no later one.
     pub fn was_void(&self, epoch: u64) -> bool {
         self.void.load(Ordering::Relaxed) == epoch + 1
+    }
+
+    /// The same, if that was certain.
+    pub fn was_lost(&self, epoch: u64) -> bool {
+        self.lost.load(Ordering::Relaxed) == epoch + 1
     }
 
     /// All watch caches of the process of `epoch` begin at or before etcd revision `start`.
@@ -523,12 +534,15 @@ mod tests {
             assert!(state.may_resume_elsewhere(70));
             // etcd is restored again.
             state.begins_at(80, state.epoch());
-            state.void_history();
+            state.void_history(history_void);
+            state.void_history(false);
             state.begins_at(85, state.epoch());
             assert!(!state.may_resume_elsewhere(90));
             let epoch = state.epoch();
+            assert_eq!(state.was_lost(epoch), history_void);
             state.refused();
             assert!(state.was_void(epoch) && !state.is_history_void());
+            assert!(!state.was_lost(state.epoch()));
             state.begins_at(90, state.epoch());
             assert!(!state.may_resume_elsewhere(89) && state.may_resume_elsewhere(90));
         }

@@ -72,8 +72,8 @@ pub(super) struct IdKeys {
     since: Option<i64>,
     /// The live key is ours.
     lives: bool,
-    /// When etcd was seen last to have the history in which they were written.
-    verified: Instant,
+    /// When etcd was seen last to have the history in which they were written, and the apiserver's epoch then.
+    verified: (Instant, u64),
 }
 
 /// How often the record is rewritten within its lifetime, so that it outlives its server by nearly that time.
@@ -214,7 +214,7 @@ impl Publisher {
             at: None,
             since: None,
             lives: false,
-            verified: Instant::now(),
+            verified: (Instant::now(), self.state.epoch()),
             id,
         }
     }
@@ -257,15 +257,19 @@ impl Publisher {
 
     /// Finds out whether etcd has the history in which these keys were written.
     pub(super) async fn verify_history(&mut self, keys: &mut IdKeys) -> Result<(), SourceError> {
-        let now = Instant::now();
+        let now = (Instant::now(), self.state.epoch());
         for key in [&keys.live, &keys.draining] {
             let found = key.has_its_history(&mut self.etcd).await?;
             if found != Some(true) {
                 // Who was away for long only cannot tell: that voids nobody else's history.
-                if found == Some(false) {
-                    self.published.other_history.send_replace(keys.verified);
+                let (since, epoch) = keys.verified;
+                let is_another = found == Some(false);
+                if is_another {
+                    self.published.other_history.send_replace(since);
                 }
-                self.state.void_history();
+                // A process that began meanwhile may have begun after it.
+                self.state
+                    .void_history(is_another && self.state.epoch() == epoch);
                 return Ok(());
             }
         }

@@ -73,8 +73,8 @@ refusals! {
         "it is not known at the moment which apiserver serves the requested resource";
     /// A peer asks whether the local apiserver knows a custom resource, and it does not.
     NotServed = 503, "not_served", "it is not known at the moment which apiserver serves the requested resource";
-    /// To a watch that ends: etcd was restored or replaced since it began. Nothing shows its client what etcd has lost.
-    HistoryLost = 410, "history_lost", "etcd was restored or replaced since this watch began";
+    /// To a watch that ends: nothing has shown its client what etcd has lost.
+    HistoryLost = 410, "history_lost", "etcd was restored or replaced: the history of this watch is lost";
     /// An invalid client certificate, and no token.
     Unauthorized = 401, "unauthorized", "Unauthorized";
     /// To `/readyz`: the proxy is stopping, or the apiserver's `/readyz` is not 200.

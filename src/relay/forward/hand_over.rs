@@ -109,7 +109,8 @@ pub async fn hand_over(
         boxed(|| rest.watch.asked(shared, begun + PROOF_TIMEOUT)).await;
     }
     let Some(from) = who_served(shared, &rest) else {
-        return match is_served {
+        let is_lost = || rest.watch.is_lost_at_closed_port(shared);
+        return match is_served && !is_lost() {
             true => rest.stays(),
             false => boxed(|| rest.end(shared, session)).await.into(),
         };

@@ -182,10 +182,14 @@ impl<'a> FinalBookmark<'a> {
         }
     }
 
-    /// Whether a watch that its apiserver ends needs it.
+    /// Whether a watch that its apiserver ends needs a last event.
     pub fn is_needed(&self) -> bool {
-        let has_lost = |watch: &Watch| watch.has_lost_its_history(self.shared);
-        self.shared.shutdown.is_leaving() || self.watch().is_some_and(has_lost)
+        self.shared.shutdown.is_leaving() || self.is_of_lost_history()
+    }
+
+    fn is_of_lost_history(&self) -> bool {
+        let watch = self.watch();
+        watch.is_some_and(|watch| watch.is_of_lost_history(self.shared))
     }
 
     /// The stream ends, and not because the proxy ends it: waits for etcd, and writes the bookmark.
@@ -199,9 +203,11 @@ impl<'a> FinalBookmark<'a> {
 
     /// Writes the last event, if there is one, and for a peer's proxy the mark. To be called once, at the end.
     pub async fn write(&self, down: &mut ClientSession) -> pingora_core::Result<()> {
-        if !self.goes_on(down)
-            && let Some(frame) = self.last_event()
-        {
+        let event = match self.goes_on(down) {
+            true => None,
+            false => self.last_event()?,
+        };
+        if let Some(frame) = event {
             let written = timeout(FRAME_TIMEOUT, down.write_body(frame, false)).await;
             // Part of it may be written: the stream cannot end cleanly.
             written.or_err(ErrorType::WriteTimedout, "the client takes no last event")??;
@@ -215,26 +221,33 @@ impl<'a> FinalBookmark<'a> {
         }
     }
 
-    /// The bookmark; of a history that etcd has lost, a 410.
-    fn last_event(&self) -> Option<Bytes> {
-        let (watch, metrics) = (self.watch()?, &self.shared.metrics);
-        if watch.is_of_lost_history(self.shared) {
-            let lost = Refusal::HistoryLost;
-            let event = watch.error_event(lost).filter(|_| watch.is_at_boundary());
-            event.iter().for_each(|_| metrics.refused(lost));
-            return event;
-        }
-        match self.bookmarked()?.bookmark(self.shared) {
-            Ok(bookmark) => {
-                metrics.watches.given.inc();
-                Some(bookmark)
+    /// The bookmark; of a lost history a 410. An error where that would be in the middle of an event: a stream that breaks has its
+    /// client list anew, too.
+    fn last_event(&self) -> pingora_core::Result<Option<Bytes>> {
+        let Some(watch) = self.watch() else {
+            return Ok(None);
+        };
+        let metrics = &self.shared.metrics;
+        if self.is_of_lost_history() {
+            if !watch.is_at_boundary() {
+                return Error::e_explain(ErrorType::ConnectionClosed, "in the middle of an event");
             }
-            Err(withheld) => {
-                metrics.watches.withheld(withheld);
+            let event = watch.error_event(Refusal::HistoryLost);
+            if event.is_some() {
+                metrics.refused(Refusal::HistoryLost);
+            }
+            return Ok(event);
+        }
+        let bookmark = self.bookmarked().map(|watch| watch.bookmark(self.shared));
+        match &bookmark {
+            Some(Ok(_)) => metrics.watches.given.inc(),
+            Some(Err(withheld)) => {
+                metrics.watches.withheld(*withheld);
                 tracing::debug!(why = withheld.name(), "no last bookmark");
-                None
             }
+            None => {}
         }
+        Ok(bookmark.and_then(Result::ok))
     }
 
     /// Whether a peer's proxy has another server go on with it: that one knows what its client has seen. When this proxy is
@@ -254,11 +267,9 @@ impl<'a> FinalBookmark<'a> {
         let _ = watch.and_then(|watch| watch.register(self.shared));
     }
 
-    /// A watch that may get a bookmark. `None` also if its history is lost, or if bookmarks were switched off since it began.
+    /// A watch that may get a bookmark: `None` also if bookmarks were switched off since it began.
     fn bookmarked(&self) -> Option<&Watch> {
-        let watch = self
-            .watch()
-            .filter(|it| it.has_bookmarks && !it.is_of_lost_history(self.shared))?;
+        let watch = self.watch().filter(|it| it.has_bookmarks)?;
         let wanted = self.shared.settings.load().watch.bookmark_on_shutdown;
         wanted.then_some(watch)
     }

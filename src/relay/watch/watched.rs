@@ -329,21 +329,27 @@ impl Watch {
         change_log.newest_safe(position, &scope, stored_here)
     }
 
-    /// Whether etcd has another history than the one from which it was served: its client may know what etcd has lost, and has a
-    /// revision from which any server would go on.
+    /// Whether its client may know what etcd has lost, and have a revision from which any server would go on: it was served from
+    /// the history of an etcd that was restored or replaced. Nothing is said of what is kept elsewhere.
     pub fn is_of_lost_history(&self, shared: &Shared) -> bool {
-        !storage::is_elsewhere(&shared.config.etcd, self.resource.borrow())
-            && !lock(&self.served_by).is_of_this_etcd(shared)
+        let resource = self.resource.borrow();
+        let snapshot = shared.published.snapshot.load();
+        let custom = &snapshot.custom;
+        lock(&self.served_by).is_of_lost_history(shared)
+            && !storage::is_elsewhere(&shared.config.etcd, resource)
+            && !custom.is_aggregated(resource.group, resource.version)
     }
 
-    /// As [`Self::is_of_lost_history`], if that came to be known since it began.
-    pub fn has_lost_its_history(&self, shared: &Shared) -> bool {
-        let restores = shared.published.etcd.load().restores;
-        lock(&self.served_by).restores() != restores && self.is_of_lost_history(shared)
+    /// Whether it ends, because its apiserver has closed its port, and nobody can go on with a lost history.
+    pub fn is_lost_at_closed_port(&self, shared: &Shared) -> bool {
+        self.is_at_closed_port(shared) && self.is_of_lost_history(shared)
     }
 
-    /// The event that has its client list anew.
+    /// The event that has its client list anew; `None` if it was told so already.
     pub fn error_event(&self, refusal: Refusal) -> Option<Bytes> {
+        if lock(&self.follower).is_over {
+            return None;
+        }
         let format = self.format();
         let status = match format {
             FrameFormat::Json => StatusFormat::Json,
@@ -381,6 +387,13 @@ impl ServedBy {
         let is_local = self.server == shared.config.api_server.address;
         let is_void = is_local && shared.local.was_void(self.process.1);
         shared.published.etcd.load().restores == self.restores() && !is_void
+    }
+
+    /// Whether it began before etcd was restored or replaced, or at an apiserver that did.
+    fn is_of_lost_history(&self, shared: &Shared) -> bool {
+        let is_local = self.server == shared.config.api_server.address;
+        let is_lost = is_local && shared.local.was_lost(self.process.1);
+        shared.published.etcd.load().restores != self.restores() || is_lost
     }
 
     /// Asks where `server` stores `resource`, if it is given and nobody has asked its process.

@@ -13,10 +13,11 @@ use kube::{Api, ResourceExt as _};
 use serde_json::json;
 use tokio::task::JoinSet;
 
+use crate::etcd::restored::until_all_is_listed_again;
 use crate::routing::real_apiservers::LONGER;
 use crate::watches::resources::kube_client_at;
 use testkit::client::Client;
-use testkit::cluster::Ground;
+use testkit::cluster::{Ground, REROUTED};
 use testkit::double::kept::write;
 use testkit::kube::KubeApiServer;
 use testkit::process::Signal;
@@ -120,6 +121,12 @@ async fn informers_end_with_what_etcd_holds(are_frozen: bool) {
         .await;
     };
     all_know(&ground, "they know what is there").await;
+    let of_maps = [("resource", "configmaps")];
+    // Lists and watches.
+    let are_sent_to_b = |count| count >= INFORMERS as f64;
+    proxies[0]
+        .until_metric(REROUTED, &of_maps, are_sent_to_b)
+        .await;
     servers[0].process().signal(Signal::Cont);
     ground.etcd.back_up().await;
     let backed_up = write(
@@ -162,21 +169,16 @@ async fn informers_end_with_what_etcd_holds(are_frozen: bool) {
     if are_frozen {
         proxies.iter_mut().for_each(Proxy::cont);
     }
-    eventually(
-        "both proxies know that it is another history",
-        LONGER,
-        async || {
-            for proxy in &proxies {
-                let page = proxy.statusz().await;
-                let peer = &page["peers"][0];
-                if page["server"]["historyStart"].is_i64() || peer["historyStart"].is_i64() {
-                    return Err(page.to_string());
-                }
-            }
-            Ok(())
-        },
-    )
-    .await;
+    for proxy in &proxies {
+        until_all_is_listed_again(proxy).await;
+        eventually("both histories are void", LONGER, async || {
+            let page = proxy.statusz().await;
+            let known = [&page["server"], &page["peers"][0]];
+            let are_void = known.iter().all(|it| it["historyStart"].is_null());
+            are_void.then_some(()).ok_or(page)
+        })
+        .await;
+    }
     for (server, prefix) in servers.iter_mut().zip(["a", "b"]) {
         server.stop().await;
         // An apiserver that starts at the very revision that the one before has delivered last goes on with its watches.

@@ -27,6 +27,7 @@ pub struct Watch {
     bookmarks: bool,
     protobuf: bool,
     sender: mpsc::Sender<Result<Bytes, BoxError>>,
+    ends: tokio::sync::watch::Receiver<()>,
     /// Everything up to here has been sent.
     revision: u64,
     last_bookmark: Instant,
@@ -68,6 +69,7 @@ pub fn start(
         bookmarks,
         protobuf,
         sender,
+        ends: state.watches_end.subscribe(),
         revision: 0,
         last_bookmark: Instant::now(),
     };
@@ -131,7 +133,6 @@ impl Watch {
         end: Instant,
     ) -> Result<(), Gone> {
         let mut asked = self.state.bookmarks.subscribe();
-        let mut ends = self.state.watches_end.subscribe();
         loop {
             let (changes, revision) = self.state.store.changes_after(self.revision, &self.scope);
             for Change { kind, object, .. } in changes {
@@ -146,7 +147,7 @@ impl Watch {
                 () = sleep_until(next_bookmark) => self.bookmark(Value::Null).await?,
                 () = self.sender.closed() => return Err(Gone),
                 () = sleep_until(end) => return Ok(()),
-                _ = ends.changed() => return Ok(()),
+                _ = self.ends.changed() => return Ok(()),
             }
         }
     }
