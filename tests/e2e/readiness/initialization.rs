@@ -34,14 +34,13 @@ struct World {
 }
 
 /// With roles that let alice list namespaces, and a custom resource. Retries within the patience of client-go.
-async fn world(enforce: &str) -> World {
+async fn world() -> World {
     let ground = Ground::new().await;
     let options = ground.kube("cp-a");
     let server = KubeApiServer::start(options, &ground.pki).await;
     let options = ground
         .proxy("a", server.addr())
         .set("apiServer.probeInterval", "500ms")
-        .set("ifReady.enforce", enforce)
         .set("ifReady.retryAfterSeconds", RETRY_AFTER);
     let proxy = Proxy::start(options.until(Until::Ready)).await;
     let world = World {
@@ -192,8 +191,16 @@ fn is_turned_away(answer: &Response) -> bool {
 }
 
 #[tokio::test]
-async fn who_asks_never_sees_an_answer_from_before_initialization() {
-    let mut world = world("OptIn").await;
+async fn who_asks_never_sees_an_answer_from_before_initialization_and_with_always_nobody() {
+    let mut world = world().await;
+    who_asks_never_sees_one(&mut world).await;
+    let (enforce, always) = ("ifReady.enforce", "Always");
+    world.proxy.reconfigure(enforce, always);
+    world.proxy.until_setting(enforce, always).await;
+    with_always_nobody_sees_one_and_clients_of_kubernetes_recover(&mut world).await;
+}
+
+async fn who_asks_never_sees_one(world: &mut World) {
     let asking = world.load(true);
     // Those that did not ask are served by what there is.
     let codes = Arc::new(Mutex::new(BTreeSet::new()));
@@ -229,9 +236,7 @@ async fn who_asks_never_sees_an_answer_from_before_initialization() {
     assert!(codes.contains(&200) && codes.contains(&503), "{codes:?}");
 }
 
-#[tokio::test]
-async fn with_always_nobody_sees_one_and_clients_of_kubernetes_recover() {
-    let mut world = world("Always").await;
+async fn with_always_nobody_sees_one_and_clients_of_kubernetes_recover(world: &mut World) {
     let kubectl = world.kubectl();
     create_widget(&kubectl, "held").await;
     let load: Vec<_> = [true, false]

@@ -110,11 +110,16 @@ fn uid(lease: &Value) -> &str {
 }
 
 #[tokio::test]
-async fn the_lease_is_there_while_the_proxy_is() {
+async fn the_lease_is_there_while_the_proxy_is_whoever_collects_others() {
     if kube::lacks(&OLD_IDENTITY) {
         return;
     }
-    let mut world = world().await;
+    let world = world().await;
+    collectors_take_the_dead_and_leave_the_lease_alone(&world).await;
+    it_is_there_while_the_proxy_is(world).await;
+}
+
+async fn it_is_there_while_the_proxy_is(mut world: World) {
     let first = world.until_kept().await;
     let metadata = &first["metadata"];
     for (label, value) in [
@@ -164,12 +169,7 @@ async fn the_lease_is_there_while_the_proxy_is() {
     );
 }
 
-#[tokio::test]
-async fn collectors_take_the_dead_and_leave_the_lease_alone() {
-    if kube::lacks(&OLD_IDENTITY) {
-        return;
-    }
-    let world = world().await;
+async fn collectors_take_the_dead_and_leave_the_lease_alone(world: &World) {
     let manager = ControllerManager::start(
         world.ground.dir.path(),
         &world.ground.pki,
@@ -202,7 +202,7 @@ async fn collectors_take_the_dead_and_leave_the_lease_alone() {
     world.until_gone(namespace, "dead-proxy").await;
     assert!(world.lease(namespace, "nobodys").await.is_some());
 
-    storage_versions_of_the_lease_count(&world, &manager).await;
+    storage_versions_of_the_lease_count(world, &manager).await;
 
     let now = world.until_kept().await;
     assert_eq!(uid(&now), uid(&lease));

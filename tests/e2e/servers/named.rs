@@ -82,6 +82,11 @@ impl World {
 #[tokio::test]
 async fn an_apiserver_with_an_id_gets_no_second_one_from_its_proxys_name() {
     let world = World::new().await;
+    nor_a_lease(&world).await;
+    but_one_that_is_always_kept_has_its_id(&world).await;
+}
+
+async fn nor_a_lease(world: &World) {
     let mut proxy = Proxy::start(world.proxy("Auto")).await;
     let told = async || {
         let server = proxy.statusz().await["server"].clone();
@@ -133,9 +138,7 @@ async fn an_apiserver_with_an_id_gets_no_second_one_from_its_proxys_name() {
     world.has_one_identity().await.unwrap();
 }
 
-#[tokio::test]
-async fn a_lease_that_is_always_kept_has_the_apiservers_id() {
-    let world = World::new().await;
+async fn but_one_that_is_always_kept_has_its_id(world: &World) {
     let mut proxy = Proxy::start(world.proxy("Always")).await;
     let kept_by = async |who: &str| {
         eventually(&format!("it is kept by {who}"), LONG, async || {

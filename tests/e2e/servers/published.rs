@@ -163,8 +163,14 @@ async fn an_operator_who_wants_no_lease_gets_none_and_none_collected() {
 }
 
 #[tokio::test]
-async fn a_lease_is_always_kept_but_where_the_apiserver_keeps_one_of_that_name() {
+async fn whose_a_lease_is_decides_who_keeps_it_and_who_removes_it() {
     let world = World::new().await;
+    a_lease_is_always_kept_but_where_the_apiserver_keeps_one_of_that_name(&world).await;
+    a_lease_that_the_apiserver_takes_over_outlives_the_proxy(&world).await;
+    the_lease_of_a_killed_proxy_is_collected_by_another(&world).await;
+}
+
+async fn a_lease_is_always_kept_but_where_the_apiserver_keeps_one_of_that_name(world: &World) {
     let [a_lease, own_lease] = ["a", "own"].map(|id| world.lease_name(id));
     let own = of_apiserver(&own_lease);
     world.create(&own).await;
@@ -204,13 +210,11 @@ async fn a_lease_is_always_kept_but_where_the_apiserver_keeps_one_of_that_name()
     );
 }
 
-#[tokio::test]
-async fn a_lease_that_the_apiserver_takes_over_outlives_the_proxy() {
-    let world = World::new().await;
+async fn a_lease_that_the_apiserver_takes_over_outlives_the_proxy(world: &World) {
     let lease = world.lease_name("a");
     for publish in ["Auto", "Always"] {
         let mut a = Proxy::start(world.proxy("a", publish)).await;
-        let b = Proxy::start(world.proxy("b", publish)).await;
+        let mut b = Proxy::start(world.proxy("b", publish)).await;
         let first = world.until_there(&lease).await;
         eventually("it is A's", LONG, async || kept_by(&a).await == "proxy").await;
         // As client-go does it: labels, annotations and holder are kept.
@@ -234,19 +238,17 @@ async fn a_lease_that_the_apiserver_takes_over_outlives_the_proxy() {
         .await;
         a.terminate().await;
         assert_eq!(world.lease(&lease).await, Some(taken));
-        drop(b);
+        b.terminate().await;
         let path = format!("{LEASES}/{lease}");
         let deleted = world.api.admin().request("DELETE", &path, String::new());
         assert_eq!(deleted.await.code(), 200);
     }
 }
 
-#[tokio::test]
-async fn the_lease_of_a_killed_proxy_is_collected_by_another() {
-    let world = World::new().await;
-    let [a_lease, b_lease] = ["a", "b"].map(|id| world.lease_name(id));
-    let mut dead = Proxy::start(world.proxy("a", "Auto")).await;
-    let _alive = Proxy::start(world.proxy("b", "Auto")).await;
+async fn the_lease_of_a_killed_proxy_is_collected_by_another(world: &World) {
+    let [a_lease, b_lease] = ["killed", "living"].map(|id| world.lease_name(id));
+    let mut dead = Proxy::start(world.proxy("killed", "Auto")).await;
+    let _alive = Proxy::start(world.proxy("living", "Auto")).await;
     let (a, _) = (
         world.until_there(&a_lease).await,
         world.until_there(&b_lease).await,
@@ -257,7 +259,7 @@ async fn the_lease_of_a_killed_proxy_is_collected_by_another() {
     world.create(&of_apiserver("of-apiserver")).await;
     dead.kill();
     let mut second = 0;
-    eventually("A's is gone", LONG, async || {
+    eventually("it is gone", LONG, async || {
         second += 1;
         // Whose proxy lives.
         world

@@ -95,34 +95,40 @@ impl World {
     }
 }
 
-/// Whether the Lease comes while A's proxy runs or before; by its label or by what kube-apiserver computes.
 #[tokio::test]
-async fn no_lease_makes_a_proxy_take_the_id_of_a_dead_server() {
-    let computed = computed(&host_name(), "v1.36.0").unwrap();
-    for id in ["apiserver-b", &computed] {
-        let world = World::new().await;
-        world.b_was(id).await;
-        let record = world
-            .registry
-            .get(&world.registry.server(id))
-            .await
-            .unwrap();
-        let mut proxy_a = world.proxy_a("").await;
-        eventually("A has an ID", LONG, async || {
-            proxy_a.statusz().await["server"]["id"].is_string()
-        })
-        .await;
-        world.labels(id).await;
-        world.b_is_absent(&proxy_a, id, &record).await;
-        proxy_a.kill();
-        proxy_a.start_again().await;
-        world.b_is_absent(&proxy_a, id, &record).await;
+async fn no_lease_makes_a_proxy_take_what_is_anothers() {
+    let world = World::new().await;
+    for id in ["apiserver-b", &computed(&host_name(), "v1.36.0").unwrap()] {
+        the_id_of_a_dead_server(&world, id).await;
     }
+    the_entry_and_the_storage_versions_of_an_apiserver(&world).await;
 }
 
-#[tokio::test]
-async fn a_label_gives_no_proxy_the_entry_and_the_storage_versions_of_an_apiserver() {
-    let world = World::new().await;
+/// Whether the Lease comes while A's proxy runs or before; by its label or by what kube-apiserver computes.
+async fn the_id_of_a_dead_server(world: &World, id: &str) {
+    world.b_was(id).await;
+    let key = world.registry.server(id);
+    let record = world.registry.get(&key).await.unwrap();
+    let mut proxy_a = world.proxy_a("").await;
+    eventually("A has an ID", LONG, async || {
+        proxy_a.statusz().await["server"]["id"].is_string()
+    })
+    .await;
+    world.labels(id).await;
+    world.b_is_absent(&proxy_a, id, &record).await;
+    proxy_a.kill();
+    proxy_a.start_again().await;
+    world.b_is_absent(&proxy_a, id, &record).await;
+
+    assert!(proxy_a.terminate().await.success());
+    let lease = format!("{LEASES}/{id}");
+    let deleted = world.bob.request("DELETE", &lease, "");
+    assert_eq!(deleted.await.code(), 200);
+    world.registry.delete(&key).await;
+}
+
+/// By its label.
+async fn the_entry_and_the_storage_versions_of_an_apiserver(world: &World) {
     let id = "apiserver-b";
     world.labels(id).await;
     for server_id in ["a", ""] {

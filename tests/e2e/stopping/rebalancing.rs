@@ -14,13 +14,12 @@ use testkit::client::Client;
 use testkit::cluster::{Ground, Single, patient};
 use testkit::double::{Double, v1_20};
 use testkit::kube::KubeApiServer;
-use testkit::modern::ModernApiServer;
 use testkit::proxy::{Proxy, Until};
 use testkit::wait::eventually;
 
 const PODS: &str = "/api/v1/namespaces/default/pods";
 const CONFIG_MAPS: &str = "/api/v1/namespaces/default/configmaps";
-const CLIENTS: usize = 300;
+const CLIENTS: usize = 150;
 
 /// Three proxies behind a balancer, each with an apiserver of its own.
 struct Nodes {
@@ -122,7 +121,7 @@ async fn clients_spread_over_all_nodes_again_after_one_was_restarted() {
         let round = nodes.round(&clients).await;
         rounds.push(round);
         // Each of them a third, give or take three standard deviations.
-        if round.iter().all(|count| count.abs_diff(CLIENTS / 3) <= 25) {
+        if round.iter().all(|count| count.abs_diff(CLIENTS / 3) <= 17) {
             break;
         }
     }
@@ -254,15 +253,6 @@ async fn goaways_of_a_real_apiserver_cost_no_request() {
     let ground = Ground::bootstrapped().await;
     let chance = ground.kube("cp-a").arg("--goaway-chance=0.02");
     let server = KubeApiServer::start(chance, &ground.pki).await;
-    let proxy = Proxy::start(ground.proxy("a", server.addr()).until(Until::Ready)).await;
-    nothing_is_lost(&proxy, &admin(&proxy, &ground)).await;
-}
-
-#[tokio::test]
-async fn goaways_of_an_apiserver_of_today_cost_no_request() {
-    let ground = Ground::new().await;
-    let (dir, pki, etcd) = (ground.dir.path(), &ground.pki, &ground.etcd);
-    let server = ModernApiServer::start(dir, pki, etcd, &["--goaway-chance=0.02"]).await;
     let proxy = Proxy::start(ground.proxy("a", server.addr()).until(Until::Ready)).await;
     nothing_is_lost(&proxy, &admin(&proxy, &ground)).await;
 }

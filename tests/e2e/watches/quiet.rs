@@ -10,7 +10,7 @@ use crate::watches::bookmarks::{
 use crate::watches::resources;
 use testkit::client::Client;
 use testkit::cluster::{Ground, LONG};
-use testkit::kube::{self, KubeApiServer, Need};
+use testkit::kube::KubeApiServer;
 use testkit::modern::ModernApiServer;
 use testkit::process::Signal;
 use testkit::proxy::{Proxy, Until};
@@ -55,7 +55,7 @@ impl Quiet {
 #[tokio::test]
 async fn a_watch_that_saw_nothing_is_told_the_newest_revision() {
     let ground = Ground::bootstrapped().await;
-    let server = KubeApiServer::start(ground.kube("cp-a"), &ground.pki).await;
+    let server = KubeApiServer::start(ground.kube("cp-a").betas(true), &ground.pki).await;
     let admin = server.admin();
     for custom in [resources::WIDGETS, resources::GADGETS] {
         custom.define(admin, std::iter::once(admin)).await;
@@ -102,6 +102,11 @@ async fn a_watch_that_saw_nothing_is_told_the_newest_revision() {
     ] {
         watches.push(Quiet::open(&client, asked, from).await);
     }
+    if server.abilities().serves("extensions/v1beta1") {
+        // Kept where those of networking.k8s.io are.
+        let old = ("/apis/extensions/v1beta1/ingresses", JSON);
+        watches.push(Quiet::open(&client, old, from).await);
+    }
     let newest = write(
         admin,
         "/api/v1/namespaces/kube-system/secrets",
@@ -120,29 +125,6 @@ async fn a_watch_that_saw_nothing_is_told_the_newest_revision() {
         );
     }
     assert_eq!(proxy.process().wait(LONG).await.code(), Some(0));
-}
-
-/// Kept where those of networking.k8s.io are.
-#[tokio::test]
-async fn a_quiet_watch_of_ingresses_under_their_old_name_is_told_the_newest_revision() {
-    if kube::lacks(&[Need::Serves("extensions/v1beta1")]) {
-        return;
-    }
-    let ground = Ground::bootstrapped().await;
-    let server = KubeApiServer::start(ground.kube("cp-a").betas(true), &ground.pki).await;
-    let mut proxy = proxy(&ground, &server, "4s").await;
-    let client = proxy.client(&ground.pki).cert("admin");
-    let from = list_revision(server.admin(), CONFIG_MAPS).await;
-    let old = ("/apis/extensions/v1beta1/ingresses", JSON);
-    let watch = Quiet::open(&client, old, from).await;
-    let newest = write(server.admin(), SECRETS, "a", &json!({})).await;
-    proxy.process().signal(Signal::Term);
-    let (what, bookmark, bytes) = watch.end().await;
-    assert!(
-        bookmark.is_some_and(|revision| revision >= newest),
-        "{what}: {bookmark:?} < {newest}: {bytes:?}\n{}",
-        proxy.log_tail()
-    );
 }
 
 /// The formats of today's apiservers, with one of k8s.io/apiserver 0.36. CBOR is passed on as it comes, without a bookmark.

@@ -7,7 +7,7 @@ use crate::routing::real_apiservers::LONGER;
 use testkit::client::Client;
 use testkit::cluster::{Ground, LONG};
 use testkit::kube::KubeApiServer;
-use testkit::proxy::{Proxy, ProxyOptions, Until};
+use testkit::proxy::{Proxy, Until};
 use testkit::wait::eventually;
 
 const QUIET: &str = "/api/v1/namespaces/default/podtemplates";
@@ -27,12 +27,14 @@ struct World {
 }
 
 impl World {
-    async fn new(change: impl Fn(ProxyOptions) -> ProxyOptions) -> Self {
+    async fn new() -> Self {
         let ground = Ground::bootstrapped().await;
         let b = KubeApiServer::start(ground.kube("cp-b"), &ground.pki).await;
         let a = KubeApiServer::start(ground.kube("cp-a"), &ground.pki).await;
         let proxy = |id: &str, server: &KubeApiServer| {
-            Proxy::start(change(ground.proxy(id, server.addr())).until(Until::Ready))
+            let options = ground.proxy(id, server.addr());
+            let options = options.set("watch.bookmarkOnShutdown", "true");
+            Proxy::start(options.set("shutdown.drain", "5s").until(Until::Ready))
         };
         let (proxy_a, proxy_b) = tokio::join!(proxy("a", &a), proxy("b", &b));
         let world = Self {
@@ -78,8 +80,20 @@ impl World {
         [of("avoided").await, of("passed").await]
     }
 
-    async fn decided(&self, row: &str) -> f64 {
-        self.proxy_a.metric(DECISIONS, &[("decision", row)]).await
+    /// How many watches were sent to B because of its history.
+    async fn resumed(&self) -> f64 {
+        let resumed = [("decision", "resume")];
+        self.proxy_a.metric(DECISIONS, &resumed).await
+    }
+
+    /// A's proxy starts again, and knows B.
+    async fn restart_proxy_a(&mut self) {
+        assert!(self.proxy_a.terminate().await.success());
+        self.proxy_a.start_again().await;
+        eventually("A's proxy knows B again", LONGER, async || {
+            self.proxy_a.statusz().await["peers"][0]["target"] == true
+        })
+        .await;
     }
 }
 
@@ -105,9 +119,18 @@ async fn create(client: &Client, path: &str, name: &str) -> String {
     version.as_str().unwrap().to_owned()
 }
 
+/// Each part restarts what it needs in the cluster that the one before has left.
 #[tokio::test]
 async fn a_watch_from_before_a_restart_goes_on_where_its_history_is() {
-    let mut world = World::new(|options| options).await;
+    let mut world = World::new().await;
+    let seen = where_history_is_known(&mut world).await;
+    not_of_another_etcd(&mut world, &seen).await;
+    where_history_is_not_known(&mut world).await;
+    where_the_cache_of_a_custom_resource_is_older(&mut world).await;
+}
+
+/// Returns a revision that A's history does not reach back to, and B's does.
+async fn where_history_is_known(world: &mut World) -> String {
     let admin = world.admin();
     let seen = create(&admin, QUIET, "seen").await;
     for number in 0..5 {
@@ -116,16 +139,10 @@ async fn a_watch_from_before_a_restart_goes_on_where_its_history_is() {
     world.restart_a().await;
 
     let watch = format!("{QUIET}?watch=1&resourceVersion={seen}");
-    let mut direct = world.a.admin().open(&watch).await;
-    let event = direct.next_event(LONG).await.unwrap().unwrap();
-    assert_eq!(
-        (&event["type"], &event["object"]["code"]),
-        (&json!("ERROR"), &json!(410))
-    );
-
+    assert_expired_at_a(world, &watch).await;
     let mut through = admin.open(&watch).await;
     assert_eq!(through.status, 200);
-    assert_eq!(world.decided("resume").await, 1.0);
+    assert_eq!(world.resumed().await, 1.0);
     create(&admin, QUIET, "missed").await;
     let event = through.next_event(LONG).await.unwrap().unwrap();
     assert_eq!(
@@ -141,17 +158,22 @@ async fn a_watch_from_before_a_restart_goes_on_where_its_history_is() {
     create(&admin, QUIET, "next").await;
     let event = local.next_event(LONG).await.unwrap().unwrap();
     assert_eq!(event["object"]["metadata"]["name"], "next");
-    assert_eq!(world.decided("resume").await, 1.0);
+    assert_eq!(world.resumed().await, 1.0);
+    seen
 }
 
-#[tokio::test]
-async fn resources_of_another_etcd_and_watches_without_a_place_stay_local() {
-    let mut world =
-        World::new(|options| options.set("etcd.otherResources", "[podtemplates]")).await;
+/// Nor watches without a revision.
+async fn not_of_another_etcd(world: &mut World, seen: &str) {
+    const OTHERS: &str = "etcd.otherResources";
+    world.proxy_a.reconfigure(OTHERS, "[podtemplates]");
+    world.restart_proxy_a().await;
+    let start: i64 = seen.parse().unwrap();
+    eventually("B's history is known to reach back", LONGER, async || {
+        let of_b = world.proxy_a.statusz().await["peers"][0]["historyStart"].as_i64();
+        of_b.is_some_and(|of_b| of_b <= start)
+    })
+    .await;
     let admin = world.admin();
-    let seen = create(&admin, QUIET, "seen").await;
-    create(&admin, BUSY, "busy").await;
-    world.restart_a().await;
     let mut elsewhere = admin
         .open(&format!("{QUIET}?watch=1&resourceVersion={seen}"))
         .await;
@@ -164,7 +186,9 @@ async fn resources_of_another_etcd_and_watches_without_a_place_stay_local() {
         let event = watch.next_event(LONG).await.unwrap().unwrap();
         assert_eq!(event["type"], "ADDED");
     }
-    assert_eq!(world.decided("resume").await, 0.0);
+    assert_eq!(world.resumed().await, 0.0);
+    world.proxy_a.reconfigure(OTHERS, "[]");
+    world.restart_proxy_a().await;
 }
 
 /// A's own answer to a watch is a 410.
@@ -177,13 +201,39 @@ async fn assert_expired_at_a(world: &World, watch: &str) {
     );
 }
 
-#[tokio::test]
-async fn a_watch_of_a_custom_resource_goes_on_where_its_cache_is_older() {
-    let bookmarks = |options: ProxyOptions| {
-        let options = options.set("watch.bookmarkOnShutdown", "true");
-        options.set("shutdown.drain", "5s")
-    };
-    let mut world = World::new(bookmarks).await;
+async fn where_history_is_not_known(world: &mut World) {
+    let admin = world.admin();
+    let seen = create(&admin, QUIET, "seen-too").await;
+    create(&admin, QUIET, "missed-too").await;
+    create(&admin, BUSY, "busy").await;
+    // The new proxy knows of its apiserver's history only from now on.
+    world.proxy_b.kill();
+    world.proxy_b.start_again().await;
+    world.restart_a().await;
+    let start: i64 = seen.parse().unwrap();
+    eventually("B's history begins later", LONGER, async || {
+        let status = world.proxy_a.statusz().await;
+        status["peers"][0]["historyStart"].as_i64() > Some(start)
+    })
+    .await;
+
+    let watch = format!("{QUIET}?watch=1&resourceVersion={seen}");
+    assert_expired_at_a(world, &watch).await;
+    for client in [admin.http1(), admin.http2()] {
+        let mut json = client.open(&watch).await;
+        let event = json.next_event(LONG).await.unwrap().unwrap();
+        assert_eq!(event["object"]["metadata"]["name"], "missed-too");
+        let mut protobuf = client.header("accept", PROTOBUF).open(&watch).await;
+        assert_eq!(protobuf.header("content-type"), PROTOBUF);
+        let piece = protobuf.next_chunk(LONG).await.unwrap().unwrap();
+        assert_eq!(piece.get(4..11), Some(&b"\x0a\x05ADDED"[..]));
+    }
+    assert_eq!(world.resumed().await, 0.0);
+    assert_eq!(world.expired().await, [4.0, 0.0]);
+}
+
+async fn where_the_cache_of_a_custom_resource_is_older(world: &mut World) {
+    let before = world.expired().await;
     let admin = world.admin();
     create(&admin, DEFINITIONS, "widgets").await;
     // The first use begins B's cache.
@@ -205,7 +255,7 @@ async fn a_watch_of_a_custom_resource_goes_on_where_its_cache_is_older() {
     .await;
 
     let watch = format!("{WIDGETS}?watch=1&allowWatchBookmarks=true&resourceVersion={seen}");
-    assert_expired_at_a(&world, &watch).await;
+    assert_expired_at_a(world, &watch).await;
     let clients = [admin.http1(), admin.http2()];
     let mut open = Vec::new();
     for client in &clients {
@@ -214,7 +264,7 @@ async fn a_watch_of_a_custom_resource_goes_on_where_its_cache_is_older() {
         assert_eq!(event["object"]["metadata"]["name"], "missed");
         open.push(through);
     }
-    assert_eq!(world.expired().await, [2.0, 0.0]);
+    assert_eq!(world.expired().await, [before[0] + 2.0, before[1]]);
 
     // They end with a last bookmark like any other.
     world.proxy_a.terminate().await;
@@ -249,37 +299,4 @@ async fn a_watch_of_a_custom_resource_goes_on_where_its_cache_is_older() {
     assert_eq!((passed.code(), passed.text()), (200, direct.text()));
     assert!(passed.text().contains("too old resource version"));
     assert_eq!(world.expired().await, [0.0, 1.0]);
-}
-
-#[tokio::test]
-async fn a_watch_goes_on_at_a_server_whose_history_is_not_known() {
-    let mut world = World::new(|options| options).await;
-    let admin = world.admin();
-    let seen = create(&admin, QUIET, "seen").await;
-    create(&admin, QUIET, "missed").await;
-    create(&admin, BUSY, "busy").await;
-    // The new proxy knows of its apiserver's history only from now on.
-    world.proxy_b.kill();
-    world.proxy_b.start_again().await;
-    world.restart_a().await;
-    let start: i64 = seen.parse().unwrap();
-    eventually("B's history begins later", LONGER, async || {
-        let status = world.proxy_a.statusz().await;
-        status["peers"][0]["historyStart"].as_i64() > Some(start)
-    })
-    .await;
-
-    let watch = format!("{QUIET}?watch=1&resourceVersion={seen}");
-    assert_expired_at_a(&world, &watch).await;
-    for client in [admin.http1(), admin.http2()] {
-        let mut json = client.open(&watch).await;
-        let event = json.next_event(LONG).await.unwrap().unwrap();
-        assert_eq!(event["object"]["metadata"]["name"], "missed");
-        let mut protobuf = client.header("accept", PROTOBUF).open(&watch).await;
-        assert_eq!(protobuf.header("content-type"), PROTOBUF);
-        let piece = protobuf.next_chunk(LONG).await.unwrap().unwrap();
-        assert_eq!(piece.get(4..11), Some(&b"\x0a\x05ADDED"[..]));
-    }
-    assert_eq!(world.decided("resume").await, 0.0);
-    assert_eq!(world.expired().await, [4.0, 0.0]);
 }
