@@ -36,7 +36,7 @@ pub struct LocalState {
     history: OfEpoch<i64>,
     /// The last epoch in which etcd was found to have another history than when the process began, and 1; 0: none.
     void: AtomicU64,
-    /// The last one of them of which it is certain that the process began before, and 1; 0: none.
+    /// The last one of them in which the process was known before, and 1; 0: none.
     lost: AtomicU64,
     /// Where the history of the first process began that was not void, since the last one that was; 0: none has begun.
     in_order: AtomicI64,
@@ -99,11 +99,11 @@ impl LocalState {
         start.unwrap_or(i64::MAX)
     }
 
-    /// etcd was restored or replaced while this process ran, as far as is known: its history is that of another etcd, until it
-    /// is restarted. `is_certain`: there is no doubt of that.
-    pub fn void_history(&self, is_certain: bool) {
-        let now = self.epoch() + 1;
-        if is_certain {
+    /// etcd may have been restored or replaced while the process of `epoch` ran: its history is that of another etcd, until it is
+    /// restarted. `is_lost`: it was, and that process was there before.
+    pub fn void_history(&self, epoch: u64, is_lost: bool) {
+        let now = epoch + 1;
+        if is_lost {
             self.lost.store(now, Ordering::Relaxed);
         }
         if self.void.swap(now, Ordering::Relaxed) != now {
@@ -125,7 +125,7 @@ impl LocalState {
         self.void.load(Ordering::Relaxed) == epoch + 1
     }
 
-    /// The same, if that was certain.
+    /// The same, of a history that is lost for certain.
     pub fn was_lost(&self, epoch: u64) -> bool {
         self.lost.load(Ordering::Relaxed) == epoch + 1
     }
@@ -534,8 +534,8 @@ mod tests {
             assert!(state.may_resume_elsewhere(70));
             // etcd is restored again.
             state.begins_at(80, state.epoch());
-            state.void_history(history_void);
-            state.void_history(false);
+            state.void_history(state.epoch(), history_void);
+            state.void_history(state.epoch(), false);
             state.begins_at(85, state.epoch());
             assert!(!state.may_resume_elsewhere(90));
             let epoch = state.epoch();

@@ -258,20 +258,22 @@ impl Publisher {
     /// Finds out whether etcd has the history in which these keys were written.
     pub(super) async fn verify_history(&mut self, keys: &mut IdKeys) -> Result<(), SourceError> {
         let now = (Instant::now(), self.state.epoch());
-        for key in [&keys.live, &keys.draining] {
+        let (since, epoch) = keys.verified;
+        for (key, is_kept) in [(&mut keys.live, keys.lives), (&mut keys.draining, true)] {
             let found = key.has_its_history(&mut self.etcd).await?;
-            if found != Some(true) {
-                // Who was away for long only cannot tell: that voids nobody else's history.
-                let (since, epoch) = keys.verified;
-                let is_another = found == Some(false);
-                if is_another {
-                    self.published.other_history.send_replace(since);
-                }
-                // A process that began meanwhile may have begun after it.
-                self.state
-                    .void_history(is_another && self.state.epoch() == epoch);
-                return Ok(());
+            // A live key that could not be removed has ended by itself.
+            if found == Some(true) || found.is_none() && !is_kept {
+                continue;
             }
+            // This is found once.
+            key.forget();
+            let is_another = found == Some(false);
+            // Who was away for long only cannot tell: that voids nobody else's history.
+            if is_another {
+                self.published.other_history.send_replace(since);
+            }
+            // Nor can it tell of a process that began meanwhile.
+            self.state.void_history(now.1, is_another && now.1 == epoch);
         }
         keys.verified = now;
         Ok(())
@@ -426,6 +428,7 @@ impl Publisher {
             last
         };
         let removed = timeout(REMOVAL_TIMEOUT, removal).await;
+        keys.lives = false;
         if let Err(error) = removed.unwrap_or(Err(SourceError::Timeout.into())) {
             let error = chain(&error);
             let text = "the live key could not be removed: it expires";

@@ -73,7 +73,7 @@ refusals! {
         "it is not known at the moment which apiserver serves the requested resource";
     /// A peer asks whether the local apiserver knows a custom resource, and it does not.
     NotServed = 503, "not_served", "it is not known at the moment which apiserver serves the requested resource";
-    /// To a watch that ends: nothing has shown its client what etcd has lost.
+    /// To a watch that ends: its client may still have what etcd has lost.
     HistoryLost = 410, "history_lost", "etcd was restored or replaced: the history of this watch is lost";
     /// An invalid client certificate, and no token.
     Unauthorized = 401, "unauthorized", "Unauthorized";

@@ -46,8 +46,8 @@ pub struct Follower {
     pub frames: Frames,
     /// [`Self::give_up`] ended the parsing, because too much was kept.
     pub over_budget: bool,
-    /// An ERROR has passed, after which its client reads no more.
-    pub is_over: bool,
+    /// As far as frames are read.
+    pub has_error_passed: bool,
     seen: Seen,
     /// It goes on at another server, of which nothing was passed on yet: what came again so far, and what is to.
     seam: Option<Box<(WatchPosition, WatchPosition)>>,
@@ -68,7 +68,7 @@ impl Follower {
         Self {
             frames: Frames::new(format),
             over_budget: false,
-            is_over: false,
+            has_error_passed: false,
             seen: Seen {
                 position: start.map(WatchPosition::all_of),
                 object_type: None,
@@ -86,7 +86,8 @@ impl Follower {
 
     /// Takes bytes of the response from `data`, and returns the next ones to pass on; `None`: all were taken.
     pub fn next(&mut self, data: &mut Bytes) -> Result<Option<Bytes>, NotContinued> {
-        let (seen, seam, is_over) = (&mut self.seen, &mut self.seam, &mut self.is_over);
+        let (seen, seam, has_error_passed) =
+            (&mut self.seen, &mut self.seam, &mut self.has_error_passed);
         let hold = seam.is_some();
         if hold && !self.frames.is_read() {
             return Err(NotContinued);
@@ -102,7 +103,7 @@ impl Follower {
                     return Ok(fate);
                 }
             }
-            *is_over |= matches!(event, Ok(Event::Error(_)));
+            *has_error_passed |= matches!(event, Ok(Event::Error(_)));
             Ok(seen.follow(event))
         })
     }

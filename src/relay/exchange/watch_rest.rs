@@ -183,7 +183,7 @@ impl WatchRest {
         Delivered::Continues(self)
     }
 
-    /// No server goes on with it: it ends as if its apiserver had ended it, with a last bookmark.
+    /// No server goes on with it: it ends as if its apiserver had ended it, with a last event.
     pub async fn end(&self, shared: &Shared, down: &mut ClientSession) -> Outcome {
         let final_bookmark = FinalBookmark::of_watch(shared, Some(self.watch.clone()));
         let ended = final_bookmark.after_break(down).await;

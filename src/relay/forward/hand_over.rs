@@ -109,8 +109,7 @@ pub async fn hand_over(
         boxed(|| rest.watch.asked(shared, begun + PROOF_TIMEOUT)).await;
     }
     let Some(from) = who_served(shared, &rest) else {
-        let is_lost = || rest.watch.is_lost_at_closed_port(shared);
-        return match is_served && !is_lost() {
+        return match is_served && !rest.watch.is_lost_at_closed_port(shared) {
             true => rest.stays(),
             false => boxed(|| rest.end(shared, session)).await.into(),
         };

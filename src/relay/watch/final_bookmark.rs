@@ -1,4 +1,4 @@
-//! The final bookmark of a watch that ends before its time (KEP-1904).
+//! The final bookmark of a watch that ends before its time (KEP-1904), or the 410 that it gets in its place.
 //!
 //! As soon as the proxy is told to stop, a watch that asked for bookmarks registers the revision from which it needs etcd's
 //! changes: its apiserver may be told to stop at the same time. When the drain ends it, or when the apiserver ends it first,
@@ -43,7 +43,7 @@ const LATE_DEADLINES: [f64; 2] = [0.5, 0.8];
 /// How long events that a client has missed may take, and the time between two looks whether there is a bookmark.
 const HEAD_START: Duration = Duration::from_secs(1);
 
-/// Writes the final bookmark of a watch. Other long-running requests have none.
+/// Writes the last event of a watch. Other long-running requests have none.
 pub struct FinalBookmark<'a> {
     pub shared: &'a Shared,
     /// The request began during the drain: it ends last.
@@ -184,12 +184,8 @@ impl<'a> FinalBookmark<'a> {
 
     /// Whether a watch that its apiserver ends needs a last event.
     pub fn is_needed(&self) -> bool {
-        self.shared.shutdown.is_leaving() || self.is_of_lost_history()
-    }
-
-    fn is_of_lost_history(&self) -> bool {
-        let watch = self.watch();
-        watch.is_some_and(|watch| watch.is_of_lost_history(self.shared))
+        let is_lost = |watch: &Watch| watch.is_of_lost_history(self.shared);
+        self.shared.shutdown.is_leaving() || self.watch().is_some_and(is_lost)
     }
 
     /// The stream ends, and not because the proxy ends it: waits for etcd, and writes the bookmark.
@@ -207,10 +203,14 @@ impl<'a> FinalBookmark<'a> {
             true => None,
             false => self.last_event()?,
         };
-        if let Some(frame) = event {
+        if let Some((frame, refusal)) = event {
             let written = timeout(FRAME_TIMEOUT, down.write_body(frame, false)).await;
             // Part of it may be written: the stream cannot end cleanly.
             written.or_err(ErrorType::WriteTimedout, "the client takes no last event")??;
+            match refusal {
+                None => self.shared.metrics.watches.given.inc(),
+                Some(refusal) => self.shared.metrics.refused(refusal),
+            }
         }
         match self.is_rerouted() && down.is_http2() {
             true => {
@@ -221,33 +221,25 @@ impl<'a> FinalBookmark<'a> {
         }
     }
 
-    /// The bookmark; of a lost history a 410. An error where that would be in the middle of an event: a stream that breaks has its
-    /// client list anew, too.
-    fn last_event(&self) -> pingora_core::Result<Option<Bytes>> {
-        let Some(watch) = self.watch() else {
-            return Ok(None);
-        };
-        let metrics = &self.shared.metrics;
-        if self.is_of_lost_history() {
+    /// The bookmark; of a lost history a 410. In the middle of an event that is an error: where HTTP/2 resets a stream, a client
+    /// lists anew, too.
+    fn last_event(&self) -> pingora_core::Result<Option<(Bytes, Option<Refusal>)>> {
+        let lost = self.watch().filter(|it| it.is_of_lost_history(self.shared));
+        if let Some(watch) = lost {
             if !watch.is_at_boundary() {
                 return Error::e_explain(ErrorType::ConnectionClosed, "in the middle of an event");
             }
-            let event = watch.error_event(Refusal::HistoryLost);
-            if event.is_some() {
-                metrics.refused(Refusal::HistoryLost);
-            }
-            return Ok(event);
+            let refusal = Refusal::HistoryLost;
+            return Ok(watch.error_event(refusal).map(|it| (it, Some(refusal))));
         }
-        let bookmark = self.bookmarked().map(|watch| watch.bookmark(self.shared));
-        match &bookmark {
-            Some(Ok(_)) => metrics.watches.given.inc(),
-            Some(Err(withheld)) => {
-                metrics.watches.withheld(*withheld);
-                tracing::debug!(why = withheld.name(), "no last bookmark");
-            }
-            None => {}
-        }
-        Ok(bookmark.and_then(Result::ok))
+        let Some(watch) = self.bookmarked() else {
+            return Ok(None);
+        };
+        let bookmark = watch.bookmark(self.shared).map_err(|withheld| {
+            self.shared.metrics.watches.withheld(withheld);
+            tracing::debug!(why = withheld.name(), "no last bookmark");
+        });
+        Ok(bookmark.ok().map(|it| (it, None)))
     }
 
     /// Whether a peer's proxy has another server go on with it: that one knows what its client has seen. When this proxy is

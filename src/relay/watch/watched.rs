@@ -345,9 +345,9 @@ impl Watch {
         self.is_at_closed_port(shared) && self.is_of_lost_history(shared)
     }
 
-    /// The event that has its client list anew; `None` if it was told so already.
+    /// The event that has its client list anew; `None` after another ERROR.
     pub fn error_event(&self, refusal: Refusal) -> Option<Bytes> {
-        if lock(&self.follower).is_over {
+        if lock(&self.follower).has_error_passed {
             return None;
         }
         let format = self.format();
@@ -389,8 +389,13 @@ impl ServedBy {
         shared.published.etcd.load().restores == self.restores() && !is_void
     }
 
-    /// Whether it began before etcd was restored or replaced, or at an apiserver that did.
+    /// Whether it began before etcd was restored or replaced, or at an apiserver that did. Not where it is proved that another
+    /// etcd keeps the resource.
     fn is_of_lost_history(&self, shared: &Shared) -> bool {
+        let stored = self.stored.as_ref();
+        if stored.is_some_and(|stored| stored.proof().stored_here == Some(false)) {
+            return false;
+        }
         let is_local = self.server == shared.config.api_server.address;
         let is_lost = is_local && shared.local.was_lost(self.process.1);
         shared.published.etcd.load().restores != self.restores() || is_lost
