@@ -2,11 +2,13 @@
 # Random faults in a mixed cluster of real parts, with a ledger of what every client was told.
 #
 #   tests/soak.sh [--seconds N] [--seed N] [--keep]     default: 600 seconds, another seed each time
+#   KUBE_INTEROP_APISERVERS=1.20.2:/path/kube-apiserver tests/soak.sh --upgrades     through these versions and back
 #
 # Three members of etcd, three kube-apiservers 1.20.2 that differ, and a proxy beside each. Clients read, write and watch
 # while parts are killed, stopped and frozen, connections cut, delayed and silenced, certificates replaced, clocks stepped,
 # groups switched on and off, and CRDs created and deleted. Prints each fault, what clients saw during it, and everything that must not
-# have happened; fails if anything did. --seed repeats the faults of another run.
+# have happened; fails if anything did. --seed repeats the faults of another run. With --upgrades one apiserver after the other
+# gets the next version instead, and nobody may notice.
 #
 # First it installs the Debian packages that are missing (tests/install.sh --tests), and builds kube-apiserver, once
 # (tests/build-kubernetes.sh).

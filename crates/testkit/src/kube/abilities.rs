@@ -137,7 +137,7 @@ impl Abilities {
         }
     }
 
-    pub(super) fn minor(&self) -> u32 {
+    pub fn minor(&self) -> u32 {
         self.minor
     }
 

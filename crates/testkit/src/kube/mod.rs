@@ -131,6 +131,11 @@ impl KubeApiServer {
         self.options.runtime_config = settings;
     }
 
+    /// The version of later starts.
+    pub fn set_binary(&mut self, binary: &'static Binary) {
+        self.options.binary = Some(binary);
+    }
+
     /// Starts it again without waiting; see [`KubeApiServer::wait_ready`].
     pub fn start_again(&mut self) {
         self.process.kill();

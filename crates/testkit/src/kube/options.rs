@@ -24,7 +24,7 @@ pub struct KubeOptions {
     args: Vec<String>,
     left_out: Vec<String>,
     pub(super) wait: bool,
-    binary: Option<&'static Binary>,
+    pub(super) binary: Option<&'static Binary>,
 }
 
 impl KubeOptions {

@@ -129,6 +129,7 @@ impl Book {
         self.seen().windows.push(Window {
             kind: kind.to_string(),
             is_noticed: kind.is_noticed(),
+            ends_streams: kind.ends_streams(),
             holds_reads: kind.holds_reads(),
             from,
             until,
@@ -141,6 +142,7 @@ impl Book {
         self.seen().windows.push(Window {
             kind: "(a busy machine)".to_owned(),
             is_noticed: false,
+            ends_streams: false,
             holds_reads: true,
             from,
             until,
@@ -149,8 +151,17 @@ impl Book {
 
     /// What may only be while something is broken.
     pub fn trouble(&self, from: Duration, what: String) {
+        self.note_trouble(from, what, false);
+    }
+
+    fn note_trouble(&self, from: Duration, what: String, of_stream: bool) {
         let until = self.now();
-        self.seen().troubles.push(Trouble { from, until, what });
+        self.seen().troubles.push(Trouble {
+            from,
+            until,
+            what,
+            of_stream,
+        });
     }
 
     /// An attempt of a read ended.
@@ -170,7 +181,7 @@ impl Book {
     pub fn stream_ended(&self, why: String) {
         let now = self.now();
         self.seen().ended_streams.push(now);
-        self.trouble(now, why);
+        self.note_trouble(now, why, true);
     }
 
     pub fn seen(&self) -> MutexGuard<'_, Seen> {

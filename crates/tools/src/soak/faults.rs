@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use testkit::kube;
 use testkit::process::Signal;
 use testkit::proxy::Proxy;
 use testkit::wait::eventually;
@@ -17,6 +18,8 @@ use crate::world::{World, runtime_config};
 
 /// Between an apiserver's SIGTERM and SIGKILL: open watches would hold it for a minute.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// The same where the apiserver has a shutdown delay, and its watches leave it.
+const DELAYED: Duration = Duration::from_secs(90);
 const LOADED: &str = "kube_interop_proxy_certificates_loaded_total";
 const DELAY: Duration = Duration::from_millis(150);
 /// Shorter than an election of etcd.
@@ -31,7 +34,7 @@ pub async fn inject(world: &World, book: &Arc<Book>, number: usize, fault: &Faul
             Part::Proxy => proxy(world, book, fault).await,
             Part::Etcd => etcd(world, fault).await,
         },
-        Kind::Switched => apiserver(world, book, fault).await,
+        Kind::Switched | Kind::Upgraded(_) => apiserver(world, book, fault).await,
         Kind::Cut(link) | Kind::Delayed(link) | Kind::Silent(link) => {
             let links = world.links[fault.node].of(link);
             for link in links {
@@ -69,6 +72,12 @@ async fn apiserver(world: &World, book: &Book, fault: &Fault) {
             return;
         }
         Kind::Killed(_) => server.kill(),
+        Kind::Upgraded([_, to]) => {
+            server.process().terminate(DELAYED).await;
+            let mut versions = kube::several().into_iter();
+            let version = versions.find(|it| it.abilities().minor() == to);
+            server.set_binary(version.expect("one of the versions that are given"));
+        }
         _ => _ = server.process().terminate(PATIENCE).await,
     }
     sleep(fault.lasts).await;

@@ -37,6 +37,8 @@ use std::time::Duration;
 
 use clap::Parser;
 
+use crate::run::Course;
+
 #[derive(Parser)]
 struct Args {
     /// How long faults are injected.
@@ -45,6 +47,10 @@ struct Args {
     /// Repeats the faults of another run; without it they are others each time.
     #[arg(long)]
     seed: Option<u64>,
+    /// In place of faults, one apiserver after the other is upgraded through the versions that KUBE_INTEROP_APISERVERS names,
+    /// and back.
+    #[arg(long)]
+    upgrades: bool,
     /// Keeps configuration and logs also if nothing is wrong.
     #[arg(long)]
     keep: bool,
@@ -54,9 +60,17 @@ struct Args {
 async fn main() -> ExitCode {
     let args = Args::parse();
     let seed = args.seed.unwrap_or_else(now);
-    println!("soak: {} seconds, --seed {seed}", args.seconds);
+    let course = match args.upgrades {
+        true if testkit::kube::several().is_empty() => {
+            eprintln!("soak: {} names no versions", testkit::kube::VARIABLE);
+            return ExitCode::FAILURE;
+        }
+        true => Course::Upgrades,
+        false => Course::Faults(Duration::from_secs(args.seconds)),
+    };
+    println!("soak: {course}, --seed {seed}");
     testkit::install_crypto_provider();
-    let run = run::run(seed, Duration::from_secs(args.seconds), args.keep);
+    let run = run::run(seed, course, args.keep);
     let clean = tokio::select! {
         clean = run => clean,
         // What was started ends with its handles.

@@ -56,6 +56,8 @@ pub enum Kind {
     Stepped(i64),
     Switched,
     Defined,
+    /// The apiserver, from one minor version to another.
+    Upgraded([u32; 2]),
 }
 
 /// One fault.
@@ -86,6 +88,8 @@ pub struct Plan {
 
 /// Before every so many steps everything is left alone for longer, until no trouble is explained any more.
 const LONG_PAUSE: usize = 4;
+/// What is seen shortly after one would else be the next one's.
+const BETWEEN_UPGRADES: Duration = Duration::from_secs(12);
 const PARTS: [Part; 3] = [Part::Apiserver, Part::Proxy, Part::Etcd];
 const LINKS: [Link; 4] = [Link::Clients, Link::Peers, Link::Apiserver, Link::Etcd];
 const GROUPS: [Group; 2] = [Group::Autoscaling, Group::Batch];
@@ -97,6 +101,24 @@ pub fn at_first() -> [BTreeSet<Group>; NODES] {
         BTreeSet::from([Group::Batch]),
         BTreeSet::new(),
     ]
+}
+
+/// Instead of faults: one apiserver after the other goes through these minor versions, and back.
+pub fn upgrades(minors: &[u32]) -> Vec<Step> {
+    let back = minors.iter().rev().skip(1);
+    let path: Vec<_> = minors.iter().chain(back).copied().collect();
+    let steps = path.windows(2).flat_map(|versions| {
+        (0..NODES).map(|node| Step {
+            pause: BETWEEN_UPGRADES,
+            faults: vec![Fault {
+                kind: Kind::Upgraded([versions[0], versions[1]]),
+                node,
+                lasts: Duration::ZERO,
+                without: at_first()[node].clone(),
+            }],
+        })
+    });
+    steps.collect()
 }
 
 impl Plan {
@@ -188,6 +210,10 @@ fn touches_etcd(kind: Kind) -> bool {
 impl Kind {
     /// Whether it explains failures. The others nobody may notice.
     pub fn is_noticed(self) -> bool {
+        // No older apiserver goes on with a watch of a newer one.
+        if let Self::Upgraded([from, to]) = self {
+            return from > to;
+        }
         !matches!(
             self,
             Self::Delayed(Link::Clients | Link::Peers | Link::Apiserver)
@@ -196,6 +222,11 @@ impl Kind {
                 | Self::Stepped(_)
                 | Self::Defined
         )
+    }
+
+    /// Whether upgraded streams may end: nobody can go on with those of an apiserver that stops.
+    pub fn ends_streams(self) -> bool {
+        matches!(self, Self::Upgraded(_))
     }
 
     /// Whether reads may wait for its end: what no proxy can shorten. The client's own link or the proxy that it is
@@ -277,6 +308,7 @@ impl Display for Kind {
             Self::Stepped(minutes) => write!(f, "proxy's clock: {minutes:+} minutes"),
             Self::Switched => f.write_str("apiserver: other groups"),
             Self::Defined => f.write_str("CRD: created, deleted"),
+            Self::Upgraded([from, to]) => write!(f, "apiserver: 1.{from} to 1.{to}"),
         }
     }
 }

@@ -1,9 +1,11 @@
 //! One run: starts everything, injects the faults, and compares what clients were told with what happened.
 
+use std::fmt::{self, Display, Formatter};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use serde_json::json;
+use testkit::kube;
 use testkit::wait::{eventually, within};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
@@ -18,7 +20,7 @@ use crate::faults::inject;
 use crate::informed::{self, Story};
 use crate::kinds::{KINDS, USERS};
 use crate::memory::{Sample, growth};
-use crate::plan::{NODES, Plan};
+use crate::plan::{NODES, Plan, upgrades};
 use crate::random::Random;
 use crate::reference::Reference;
 use crate::world::World;
@@ -38,9 +40,26 @@ const PATIENCE: Duration = Duration::from_secs(90);
 type Stories = Vec<(usize, Arc<Mutex<Story>>)>;
 type Samples = Mutex<[Vec<Sample>; NODES]>;
 
+/// What is done to the cluster.
+#[derive(Clone, Copy)]
+pub enum Course {
+    /// Random faults for so long.
+    Faults(Duration),
+    Upgrades,
+}
+
+impl Display for Course {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Faults(time) => write!(f, "{} seconds", time.as_secs()),
+            Self::Upgrades => f.write_str("upgrades"),
+        }
+    }
+}
+
 /// Whether nothing was wrong.
-pub async fn run(seed: u64, time: Duration, keep: bool) -> bool {
-    let world = World::start().await;
+pub async fn run(seed: u64, course: Course, keep: bool) -> bool {
+    let world = World::start(matches!(course, Course::Upgrades)).await;
     let book = Arc::new(Book::new());
     let mut members = Vec::new();
     for member in &world.etcds {
@@ -53,7 +72,7 @@ pub async fn run(seed: u64, time: Duration, keep: bool) -> bool {
     book.say("everything runs");
     let samples = Samples::default();
     tokio::select! {
-        () = break_things(&world, &book, seed, time) => {}
+        () = break_things(&world, &book, seed, course) => {}
         () = look(&world, &book, &samples) => {}
         () = notice_stalls(&book) => {}
     }
@@ -152,8 +171,17 @@ fn start_clients(world: &World, book: &Arc<Book>, seed: u64) -> JoinSet<()> {
     clients
 }
 
-async fn break_things(world: &World, book: &Arc<Book>, seed: u64, time: Duration) {
-    for (number, step) in Plan::new(seed).enumerate() {
+async fn break_things(world: &World, book: &Arc<Book>, seed: u64, course: Course) {
+    let (time, upgrades) = match course {
+        Course::Faults(time) => (time, None),
+        Course::Upgrades => {
+            let versions = kube::several().into_iter();
+            let minors: Vec<_> = versions.map(|it| it.abilities().minor()).collect();
+            (Duration::MAX, Some(upgrades(&minors)))
+        }
+    };
+    let faults = Plan::new(seed).take_while(|_| upgrades.is_none());
+    for (number, step) in upgrades.iter().flatten().cloned().chain(faults).enumerate() {
         sleep(step.pause).await;
         if book.now() >= time {
             break;

@@ -26,6 +26,8 @@ pub struct Window {
     pub kind: String,
     /// Whether it explains failures.
     pub is_noticed: bool,
+    /// Whether upgraded streams may end.
+    pub ends_streams: bool,
     /// Whether reads may wait for its end.
     pub holds_reads: bool,
     pub from: Duration,
@@ -38,6 +40,8 @@ pub struct Trouble {
     pub from: Duration,
     pub until: Duration,
     pub what: String,
+    /// Of an upgraded stream.
+    pub of_stream: bool,
 }
 
 /// An attempt of a read, with its connection.
@@ -90,14 +94,20 @@ impl Seen {
     /// Trouble while nothing was broken, nor shortly before.
     pub fn trouble_for_nothing(&self) -> Vec<String> {
         let explained = |trouble: &&Trouble| {
-            let mut windows = self.windows.iter().filter(|window| window.is_noticed);
+            let explains =
+                |window: &&Window| window.is_noticed || trouble.of_stream && window.ends_streams;
+            let mut windows = self.windows.iter().filter(explains);
             windows.any(|window| window.covers(trouble.from, trouble.until))
         };
         let unexplained = self.troubles.iter().filter(|trouble| !explained(trouble));
         unexplained
-            .map(|Trouble { from, until, what }| {
-                format!("while nothing was broken, {from:.1?} to {until:.1?}: {what}")
-            })
+            .map(
+                |Trouble {
+                     from, until, what, ..
+                 }| {
+                    format!("while nothing was broken, {from:.1?} to {until:.1?}: {what}")
+                },
+            )
             .collect()
     }
 

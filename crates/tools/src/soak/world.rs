@@ -12,7 +12,7 @@ use testkit::client::Client;
 use testkit::cluster::binary;
 use testkit::cut::Cut;
 use testkit::etcd::{Etcd, EtcdOptions};
-use testkit::kube::{KubeApiServer, KubeOptions};
+use testkit::kube::{self, KubeApiServer, KubeOptions};
 use testkit::peer_links::PeerLinks;
 use testkit::pki::{LeafOptions, Pki, SERVER_NAME};
 use testkit::proxy::{Proxy, ProxyOptions, Until};
@@ -89,7 +89,8 @@ impl Links {
 }
 
 impl World {
-    pub async fn start() -> Self {
+    /// `upgrades`: all apiservers have the oldest version that is given, and stop as an operator is told to have them stop.
+    pub async fn start(upgrades: bool) -> Self {
         let dir = tempfile::tempdir().expect("a directory");
         let pki = pki(&dir);
         let mut addresses: Vec<_> = (0..NODES * NODES).map(|_| Loopback::new()).collect();
@@ -100,8 +101,12 @@ impl World {
         let (etcds, peer_links) = Etcd::start_linked(dir.path(), &pki, NODES, &options).await;
         let mut servers = Vec::new();
         for node in 0..NODES {
-            servers
-                .push(KubeApiServer::start(server_options(&dir, &pki, &etcds, node), &pki).await);
+            let mut options = server_options(&dir, &pki, &etcds, node);
+            if upgrades {
+                let oldest = kube::several()[0];
+                options = options.runs(oldest).arg("--shutdown-delay-duration=7s");
+            }
+            servers.push(KubeApiServer::start(options, &pki).await);
         }
         let (mut nodes, mut links, mut clocks) = (Vec::new(), Vec::new(), Vec::new());
         let kubelet = Kubelet::start(&pki).await;

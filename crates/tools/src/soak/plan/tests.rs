@@ -71,3 +71,18 @@ fn a_clock_a_delay_and_a_certificate_are_not_noticed() {
         assert!(!kind.is_noticed());
     }
 }
+
+#[test]
+fn all_apiservers_go_from_version_to_version_and_back() {
+    let steps = upgrades(&[20, 24, 36]);
+    let kinds: Vec<_> = steps.iter().map(|step| step.faults[0].kind).collect();
+    assert_eq!(kinds.len(), 4 * NODES);
+    for (round, versions) in [[20, 24], [24, 36], [36, 24], [24, 20]]
+        .into_iter()
+        .enumerate()
+    {
+        let kind = Kind::Upgraded(versions);
+        assert_eq!(kinds[round * NODES..][..NODES], [kind; NODES]);
+        assert_eq!(kind.is_noticed(), round >= 2);
+    }
+}

@@ -27,6 +27,7 @@ fn seen() -> Seen {
         windows: vec![Window {
             kind: "proxy: SIGKILL".to_owned(),
             is_noticed: true,
+            ends_streams: false,
             holds_reads: false,
             from: seconds(60),
             until: seconds(66),
@@ -38,6 +39,7 @@ fn seen() -> Seen {
                 from: seconds(from),
                 until: seconds(until),
                 what: "503".to_owned(),
+                of_stream: from == 76,
             })
             .to_vec(),
         waits: [(1, 5), (60, 63), (62, 66), (77, 80)]
@@ -101,4 +103,6 @@ fn what_nobody_may_notice_explains_no_trouble() {
     let mut seen = seen();
     seen.windows[0].is_noticed = false;
     assert_eq!(seen.trouble_for_nothing().len(), 4);
+    seen.windows[0].ends_streams = true;
+    assert_eq!(seen.trouble_for_nothing().len(), 3);
 }
