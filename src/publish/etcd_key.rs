@@ -63,11 +63,6 @@ impl EtcdKey {
         self.known.as_ref().map_or(0, |known| known.revision)
     }
 
-    /// Nothing is known of it until it is read.
-    pub fn forget(&mut self) {
-        self.known = None;
-    }
-
     /// Whether etcd has the history in which this key got its known revision, and was not restored from a backup or replaced.
     /// `None`: the key is another one now, and etcd has compacted what was then.
     pub async fn has_its_history(&self, etcd: &mut Session) -> Result<Option<bool>, SourceError> {

@@ -259,21 +259,21 @@ impl Publisher {
     pub(super) async fn verify_history(&mut self, keys: &mut IdKeys) -> Result<(), SourceError> {
         let now = (Instant::now(), self.state.epoch());
         let (since, epoch) = keys.verified;
-        for (key, is_kept) in [(&mut keys.live, keys.lives), (&mut keys.draining, true)] {
+        for (key, is_kept) in [(&keys.live, keys.lives), (&keys.draining, true)] {
             let found = key.has_its_history(&mut self.etcd).await?;
             // A live key that could not be removed has ended by itself.
             if found == Some(true) || found.is_none() && !is_kept {
                 continue;
             }
-            // This is found once.
-            key.forget();
             let is_another = found == Some(false);
             // Who was away for long only cannot tell: that voids nobody else's history.
             if is_another {
                 self.published.other_history.send_replace(since);
             }
             // Nor can it tell of a process that began meanwhile.
-            self.state.void_history(now.1, is_another && now.1 == epoch);
+            let present = self.state.epoch();
+            self.state.void_history(present, is_another && present == epoch);
+            return Ok(());
         }
         keys.verified = now;
         Ok(())
@@ -439,6 +439,8 @@ impl Publisher {
     }
 
     async fn remove_keys(&mut self, keys: &mut IdKeys) -> Result<(), PublishError> {
+        // Before the keys are read: what was known of them is the evidence.
+        self.verify_history(keys).await?;
         self.check_owner(keys).await?;
         // First, so that peers have somebody to ask. If it fails, it is tried again while this server drains.
         let _ = self.write_draining(keys).await;
