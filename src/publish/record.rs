@@ -272,7 +272,8 @@ impl Publisher {
             }
             // Nor can it tell of a process that began meanwhile.
             let present = self.state.epoch();
-            self.state.void_history(present, is_another && present == epoch);
+            self.state
+                .void_history(present, is_another && present == epoch);
             return Ok(());
         }
         keys.verified = now;
