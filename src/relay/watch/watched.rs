@@ -332,12 +332,15 @@ impl Watch {
     /// Whether its client may know what etcd has lost, and have a revision from which any server would go on: it was served from
     /// the history of an etcd that was restored or replaced. Nothing is said of what is kept elsewhere.
     pub fn is_of_lost_history(&self, shared: &Shared) -> bool {
+        if !lock(&self.served_by).is_of_lost_history(shared) {
+            return false;
+        }
         let resource = self.resource.borrow();
         let snapshot = shared.published.snapshot.load();
-        let custom = &snapshot.custom;
-        lock(&self.served_by).is_of_lost_history(shared)
-            && !storage::is_elsewhere(&shared.config.etcd, resource)
-            && !custom.is_aggregated(resource.group, resource.version)
+        !storage::is_elsewhere(&shared.config.etcd, resource)
+            && !snapshot
+                .custom
+                .is_aggregated(resource.group, resource.version)
     }
 
     /// Whether it ends, because its apiserver has closed its port, and nobody can go on with a lost history.

@@ -20,7 +20,7 @@ use crate::faults::inject;
 use crate::informed::{self, Story};
 use crate::kinds::{KINDS, USERS};
 use crate::memory::{Sample, growth};
-use crate::plan::{NODES, Plan, upgrades};
+use crate::plan::{NODES, Plan, Step, upgrades};
 use crate::random::Random;
 use crate::reference::Reference;
 use crate::world::World;
@@ -172,16 +172,15 @@ fn start_clients(world: &World, book: &Arc<Book>, seed: u64) -> JoinSet<()> {
 }
 
 async fn break_things(world: &World, book: &Arc<Book>, seed: u64, course: Course) {
-    let (time, upgrades) = match course {
-        Course::Faults(time) => (time, None),
+    let (time, plan): (_, Box<dyn Iterator<Item = Step>>) = match course {
+        Course::Faults(time) => (time, Box::new(Plan::new(seed))),
         Course::Upgrades => {
             let versions = kube::several().into_iter();
             let minors: Vec<_> = versions.map(|it| it.abilities().minor()).collect();
-            (Duration::MAX, Some(upgrades(&minors)))
+            (Duration::MAX, Box::new(upgrades(&minors).into_iter()))
         }
     };
-    let faults = Plan::new(seed).take_while(|_| upgrades.is_none());
-    for (number, step) in upgrades.iter().flatten().cloned().chain(faults).enumerate() {
+    for (number, step) in plan.enumerate() {
         sleep(step.pause).await;
         if book.now() >= time {
             break;
