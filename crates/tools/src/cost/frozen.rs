@@ -1,7 +1,6 @@
 //! How long reads wait for a frozen kube-apiserver, through the proxy and through HAProxy over the same apiservers.
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -9,14 +8,13 @@ use testkit::addr::Loopback;
 use testkit::client::Client;
 use testkit::cluster::Ground;
 use testkit::kube::{KubeApiServer, KubeOptions};
-use testkit::pki::SERVER_NAME;
 use testkit::process::{Process, Signal};
 use testkit::proxy::{Proxy, ProxyOptions, Until};
 use testkit::wait::eventually;
 use tokio::time::{sleep, timeout};
 
+use super::haproxy::{HaProxy, failing_over};
 use super::lab::{AUTHORIZATION, PROCESSOR, Plan, until_answered};
-use super::rivals::{find, pem};
 
 const READ: &str = "/api/v1/namespaces/default/configmaps";
 const REROUTED: &str = "/apis/autoscaling/v1/namespaces/default/horizontalpodautoscalers";
@@ -159,55 +157,25 @@ async fn read(reader: Client, path: String, end: Instant) -> (Vec<Duration>, usi
     (taken, failed)
 }
 
-/// HAProxy that checks each apiserver every half second, takes it away after two checks, and repeats what it had sent there.
+/// HAProxy that checks each apiserver, takes it away after two checks, and asks another for what it had sent there.
 async fn start_haproxy(ground: &Ground, listens: SocketAddr, servers: &[SocketAddr]) -> Process {
     let dir = ground.dir.path();
     let pki = &ground.pki;
-    let pem = |name| pem(pki, dir, name);
-    let (certificate, client, ca) = (
-        pem("apiserver"),
-        pem("front-proxy-client"),
-        pki.file("ca.crt"),
-    );
-    let server = |(number, address): (usize, &SocketAddr)| {
-        // As beside the proxy, the local one is first.
-        let backup = if number == 0 { "" } else { "backup" };
-        format!(
-            " server s{number} {address} ssl alpn h2 crt {client} ca-file {ca} verify required sni str({SERVER_NAME}) \
-             verifyhost {SERVER_NAME} check check-alpn http/1.1 check-sni {SERVER_NAME} inter 500ms fall 2 \
-             on-marked-down shutdown-sessions {backup}\n"
-        )
-    };
-    let servers: String = servers.iter().enumerate().map(server).collect();
-    let text = format!(
-        "defaults
- mode http
- timeout connect 1s
- timeout check 500ms
- timeout client 1h
- timeout server 1h
- option redispatch 1
- retries 2
- retry-on conn-failure empty-response response-timeout
-frontend f
- bind {listens} ssl crt {certificate} alpn h2,http/1.1
- default_backend b
-backend b
- option httpchk
- http-check send meth GET uri /livez/ping hdr host {SERVER_NAME} hdr authorization \"{AUTHORIZATION}\"
- http-reuse safe
-{servers}"
-    );
+    let check = format!("uri /livez/ping hdr authorization \"{AUTHORIZATION}\"");
+    let text = HaProxy { pki, dir, listens }.config(|tls| {
+        let servers = failing_over(
+            servers,
+            &check,
+            &format!("alpn h2 {tls} on-marked-down shutdown-sessions"),
+        );
+        format!(" http-reuse safe\n{servers}")
+    });
     let file = dir.join("haproxy-frozen.cfg");
     std::fs::write(&file, text).unwrap();
-    let program = find("haproxy").unwrap_or_else(|| PathBuf::from("haproxy"));
     let mut command = Command::new("taskset");
     command
         .args(["-c", PROCESSOR])
-        .arg(program)
-        .arg("-db")
-        .arg("-f")
-        .arg(&file);
+        .args(HaProxy::command(&file));
     let process = Process::spawn("haproxy", &mut command, &dir.join("haproxy.log"));
     let mut process = process.expect("taskset; install util-linux");
     until_answered(&mut process, &Client::new(listens, pki)).await;

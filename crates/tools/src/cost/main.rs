@@ -9,6 +9,8 @@
 
 mod frozen;
 mod handshakes;
+#[path = "../haproxy.rs"]
+mod haproxy;
 mod instructions;
 mod lab;
 mod latency;

@@ -11,8 +11,9 @@ use testkit::cluster::{Ground, HPAS};
 use testkit::pki::Pki;
 use testkit::process::Process;
 
+use super::haproxy::find;
 use super::lab::{OBJECT, until_answered};
-use super::rivals::{find, nginx};
+use super::rivals::nginx;
 
 const PORT: u16 = 6443;
 /// The answer to what only one apiserver of a pair serves.

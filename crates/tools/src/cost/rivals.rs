@@ -3,10 +3,12 @@
 //! forged identity removed and the true one written.
 
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use serde_json::{Value, json};
 use testkit::pki::{Pki, SERVER_NAME};
+
+use super::haproxy::{HaProxy, client_cas, find};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Rival {
@@ -58,7 +60,7 @@ impl Rival {
         let (file, dir) = (file.display().to_string(), place.dir.display().to_string());
         let envoy = place.envoy.display().to_string();
         let command: &[&str] = match self {
-            Self::HaProxy => &["haproxy", "-db", "-f", &file],
+            Self::HaProxy => return HaProxy::command(file.as_ref()),
             Self::Nginx => &["nginx", "-c", &file, "-p", &dir],
             Self::Envoy => &[
                 &envoy,
@@ -79,60 +81,14 @@ impl Rival {
     }
 }
 
-/// A file, or a program on PATH.
-pub fn find(program: impl AsRef<Path>) -> Option<PathBuf> {
-    let program = program.as_ref();
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let mut places: Vec<PathBuf> = std::env::split_paths(&path).collect();
-    // Where Debian has servers, which is not on everybody's PATH.
-    places.push("/usr/sbin".into());
-    let places = places.iter().map(|place| place.join(program));
-    std::iter::once(program.to_owned())
-        .chain(places)
-        .find(|place| place.is_file())
-}
-
-/// A certificate and its key in one file of `dir`, as HAProxy wants it.
-pub fn pem(pki: &Pki, dir: &Path, name: &str) -> String {
-    let part = |ending: &str| std::fs::read_to_string(pki.path(&format!("{name}.{ending}")));
-    let path = dir.join(format!("{name}.pem"));
-    std::fs::write(&path, part("crt").unwrap() + &part("key").unwrap()).unwrap();
-    path.display().to_string()
-}
-
 fn haproxy(place: &Place<'_>) -> String {
-    let Place {
-        pki,
-        dir,
-        listens,
-        upstream,
-        ..
-    } = place;
-    let pem = |name| pem(pki, dir, name);
-    let (server, client) = (pem("apiserver"), pem("front-proxy-client"));
-    let (ca, clients) = (pki.file("ca.crt"), client_cas(pki, dir));
-    format!(
-        "global
- maxconn 8000
- nbthread 1
-defaults
- mode http
- timeout connect 5s
- timeout client 1h
- timeout server 1h
-frontend f
- bind {listens} ssl crt {server} alpn h2,http/1.1 ca-file {clients} verify optional
- acl peer ssl_c_i_dn(cn) front-proxy-ca
- http-request del-header x-remote- -m beg unless peer
- http-request set-header x-remote-user %[ssl_c_s_dn(cn)] if {{ ssl_c_used }} !peer
- http-request set-header x-remote-group %[ssl_c_s_dn(o)] if {{ ssl_c_used }} !peer
- http-request set-header x-forwarded-for %[src] unless peer
- default_backend b
-backend b
- http-reuse always
- server s {upstream} ssl alpn h2 crt {client} ca-file {ca} verify required sni str({SERVER_NAME}) verifyhost {SERVER_NAME}
-"
-    )
+    let haproxy = HaProxy {
+        pki: place.pki,
+        dir: place.dir,
+        listens: place.listens,
+    };
+    let upstream = place.upstream;
+    haproxy.config(|tls| format!(" http-reuse always\n server s {upstream} alpn h2 {tls}\n"))
 }
 
 /// nginx from `listens` to `upstream`. Further locations go where it says so.
@@ -242,12 +198,4 @@ fn envoy(place: &Place<'_>) -> Value {
             },
         }],
     }})
-}
-
-/// A file with the CAs of users and of peers.
-fn client_cas(pki: &Pki, dir: &Path) -> String {
-    let read = |name: &str| std::fs::read_to_string(pki.path(name)).unwrap();
-    let path = dir.join("clients.crt");
-    std::fs::write(&path, read("ca.crt") + &read("front-proxy-ca.crt")).unwrap();
-    path.display().to_string()
 }
