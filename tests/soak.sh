@@ -6,12 +6,13 @@
 #
 # Three members of etcd, three kube-apiservers 1.20.2 that differ, and a proxy beside each. Clients read, write and watch
 # while parts are killed, stopped and frozen, connections cut, delayed and silenced, certificates replaced, clocks stepped,
-# groups switched on and off, and CRDs created and deleted. Prints each fault, what clients saw during it, and everything that must not
-# have happened; fails if anything did. --seed repeats the faults of another run. With --upgrades one apiserver after the other
-# gets the next version instead, and nobody may notice.
+# groups switched on and off, and CRDs created and deleted. Prints each fault, what clients saw during it, and everything that
+# must not have happened; fails if anything did. --seed repeats the faults of another run. With --upgrades one apiserver after
+# the other gets the next version instead, and nobody may notice. This is done three times, without the proxy and with HAProxy
+# in its place first; a table compares them.
 #
-# First it installs the Debian packages that are missing (tests/install.sh --tests), and builds kube-apiserver, once
-# (tests/build-kubernetes.sh).
+# First it installs the Debian packages that are missing (tests/install.sh --tests; HAProxy too, if it is needed), and builds
+# kube-apiserver, once (tests/build-kubernetes.sh).
 set -euo pipefail
 cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.."
 
@@ -20,6 +21,7 @@ command -v cargo >/dev/null || {
     exit 1
 }
 tests/install.sh --tests
+[[ " $* " != *" --upgrades "* ]] || tests/install.sh --benches
 tests/build-kubernetes.sh kube-apiserver
 ulimit -n "$(ulimit -Hn)" || echo "soak: the limit of open files stays at $(ulimit -n)" >&2
 

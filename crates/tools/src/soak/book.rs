@@ -1,5 +1,6 @@
 //! What all clients and faults write down while the cluster runs.
 
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
@@ -7,11 +8,33 @@ use std::time::{Duration, Instant};
 use crate::exchange::Outcome;
 use crate::plan::Kind;
 use crate::rules::Verdict;
-use crate::table::{Request, Seen, Trouble, Wait, Window};
+use crate::table::{Request, Seen, Sort, Trouble, Wait, Window};
 use crate::writes::Write;
 
 /// Requests that take longer are named, with what their attempts were answered.
 const SLOW: Duration = Duration::from_secs(10);
+
+/// An apiserver from its start to its end.
+struct Server {
+    node: usize,
+    minor: u32,
+    up: Duration,
+    stops: Option<Duration>,
+    gone: Option<Duration>,
+}
+
+/// The time until which a server has to answer.
+#[derive(Clone, Copy)]
+pub enum Until {
+    Stopping,
+    /// It serves all along its shutdown delay.
+    Gone,
+}
+
+/// How many violations are told of a run that is only counted.
+const TOLD: usize = 20;
+/// After it is ready, until everybody knows of a server.
+const KNOWN: Duration = Duration::from_secs(3);
 
 pub struct Book {
     start: Instant,
@@ -22,6 +45,9 @@ pub struct Book {
     violations: Mutex<Vec<String>>,
     /// From when until when an apiserver was starting.
     starts: Mutex<Vec<(Duration, Option<Duration>)>>,
+    servers: Mutex<Vec<Server>>,
+    /// Or else the first violations are told, and all are counted.
+    judges: bool,
 }
 
 /// A request with all its attempts.
@@ -34,7 +60,7 @@ pub struct Exchange {
 }
 
 impl Exchange {
-    fn describe(&self) -> String {
+    pub fn describe(&self) -> String {
         let attempts: Vec<_> = self.attempts.iter().map(Outcome::describe).collect();
         format!(
             "{} from {:.1?}: {}",
@@ -46,7 +72,7 @@ impl Exchange {
 }
 
 impl Book {
-    pub fn new() -> Self {
+    pub fn new(judges: bool) -> Self {
         Self {
             start: Instant::now(),
             stopped: AtomicBool::new(false),
@@ -54,6 +80,8 @@ impl Book {
             writes: Mutex::default(),
             violations: Mutex::default(),
             starts: Mutex::default(),
+            servers: Mutex::default(),
+            judges,
         }
     }
 
@@ -75,12 +103,17 @@ impl Book {
     }
 
     pub fn violation(&self, what: String) {
-        self.say(&format!("VIOLATION {what}"));
-        self.violations.lock().unwrap().push(what);
+        let mut violations = self.violations.lock().unwrap();
+        match self.judges {
+            true => self.say(&format!("VIOLATION {what}")),
+            false if violations.len() < TOLD => self.say(&what),
+            false => {}
+        }
+        violations.push(what);
     }
 
     pub fn request(&self, client: &str, exchange: &Exchange, verdict: Verdict) {
-        if let Verdict::Refused(why) | Verdict::Violation(why) = &verdict {
+        if let Some(why) = verdict.violation() {
             let attempts: Vec<_> = exchange.attempts.iter().map(Outcome::describe).collect();
             let what = &exchange.what;
             let from = exchange.from;
@@ -93,6 +126,7 @@ impl Book {
             self.say(&format!("slow: {client}: {}", exchange.describe()));
         }
         self.seen().requests.push(Request {
+            client: client.to_owned(),
             from: exchange.from,
             until,
             attempts: exchange.attempts.len(),
@@ -120,6 +154,47 @@ impl Book {
         starts.iter().any(|(_, until)| lasts(*until))
     }
 
+    /// The node's apiserver is up, with this minor version.
+    pub fn server_is_up(&self, node: usize, minor: u32) {
+        self.servers.lock().unwrap().push(Server {
+            node,
+            minor,
+            up: self.now(),
+            stops: None,
+            gone: None,
+        });
+    }
+
+    /// The node's apiserver is told to stop.
+    pub fn server_stops(&self, node: usize) {
+        self.change_server(node, |server, now| server.stops = Some(now));
+    }
+
+    pub fn server_is_gone(&self, node: usize) {
+        self.change_server(node, |server, now| server.gone = Some(now));
+    }
+
+    fn change_server(&self, node: usize, change: impl FnOnce(&mut Server, Duration)) {
+        let now = self.now();
+        let mut servers = self.servers.lock().unwrap();
+        let last = servers.iter_mut().rfind(|server| server.node == node);
+        change(last.expect("a server that was up"), now);
+    }
+
+    /// Whether one and the same apiserver of these versions was known to all from this time until now.
+    pub fn is_answerable(&self, minors: &Range<u32>, from: Duration, until: Until) -> bool {
+        let servers = self.servers.lock().unwrap();
+        let is_it = |server: &Server| {
+            let end = match until {
+                Until::Stopping => server.stops,
+                Until::Gone => server.gone,
+            };
+            minors.contains(&server.minor) && server.up + KNOWN <= from && end.is_none()
+        };
+        // Who does not ask by version is always answered.
+        *minors == (0..u32::MAX) || servers.iter().any(is_it)
+    }
+
     pub fn write(&self, kind: usize, write: Write) {
         self.writes.lock().unwrap().push((kind, write));
     }
@@ -128,8 +203,7 @@ impl Book {
         let until = self.now();
         self.seen().windows.push(Window {
             kind: kind.to_string(),
-            is_noticed: kind.is_noticed(),
-            ends_streams: kind.ends_streams(),
+            explains: kind.explains(),
             holds_reads: kind.holds_reads(),
             from,
             until,
@@ -141,8 +215,7 @@ impl Book {
         let until = self.now();
         self.seen().windows.push(Window {
             kind: "(a busy machine)".to_owned(),
-            is_noticed: false,
-            ends_streams: false,
+            explains: &[],
             holds_reads: true,
             from,
             until,
@@ -151,16 +224,16 @@ impl Book {
 
     /// What may only be while something is broken.
     pub fn trouble(&self, from: Duration, what: String) {
-        self.note_trouble(from, what, false);
+        self.note_trouble(from, what, Sort::Request);
     }
 
-    fn note_trouble(&self, from: Duration, what: String, of_stream: bool) {
+    fn note_trouble(&self, from: Duration, what: String, sort: Sort) {
         let until = self.now();
         self.seen().troubles.push(Trouble {
             from,
             until,
             what,
-            of_stream,
+            sort,
         });
     }
 
@@ -177,11 +250,18 @@ impl Book {
         self.trouble(now, what);
     }
 
+    /// A watch ended although its apiserver's own timeout cannot be why.
+    pub fn watch_ended(&self, what: String) {
+        let now = self.now();
+        self.seen().ended_watches.push(now);
+        self.note_trouble(now, what, Sort::Watch);
+    }
+
     /// An upgraded stream ended, or did not begin.
     pub fn stream_ended(&self, why: String) {
         let now = self.now();
         self.seen().ended_streams.push(now);
-        self.note_trouble(now, why, true);
+        self.note_trouble(now, why, Sort::Stream);
     }
 
     pub fn seen(&self) -> MutexGuard<'_, Seen> {

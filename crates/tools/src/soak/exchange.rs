@@ -14,6 +14,8 @@ pub enum Outcome {
     NotSent(String),
     /// The connection broke before the answer was complete.
     Broken(String),
+    /// The stream was refused before an answer (REFUSED_STREAM), which a proxy may do late.
+    Refused(String),
     /// Nothing came within the bound.
     Silent,
     Answered(Answer),
@@ -37,8 +39,8 @@ pub fn again(reads: bool, outcome: &Outcome, asked: usize) -> Option<Duration> {
             answer.retry_after.map(Duration::from_secs)
         }
         Outcome::Broken(_) if reads => Some(AFTER_BROKEN),
-        // The balancer knows another server by then.
-        Outcome::NotSent(_) => Some(AFTER_BROKEN),
+        // The balancer knows another server by then. Go's HTTP/2 client repeats what was refused.
+        Outcome::NotSent(_) | Outcome::Refused(_) => Some(AFTER_BROKEN),
         Outcome::Answered(_) | Outcome::Broken(_) | Outcome::Silent => None,
     }
 }
@@ -56,7 +58,7 @@ impl Outcome {
     pub fn is_uncertain(&self) -> bool {
         match self {
             Self::NotSent(_) => false,
-            Self::Broken(_) | Self::Silent => true,
+            Self::Broken(_) | Self::Refused(_) | Self::Silent => true,
             Self::Answered(answer) => match answer.code {
                 500 | 504 => true,
                 503 => answer.retry_after.is_none(),
@@ -75,6 +77,7 @@ impl Outcome {
         match self {
             Self::NotSent(why) => format!("not sent: {why}"),
             Self::Broken(why) => format!("broken off: {why}"),
+            Self::Refused(why) => format!("refused: {why}"),
             Self::Silent => "no answer within the bound".to_owned(),
             Self::Answered(answer) => {
                 let retry = match answer.retry_after {

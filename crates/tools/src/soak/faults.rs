@@ -18,8 +18,8 @@ use crate::world::{World, runtime_config};
 
 /// Between an apiserver's SIGTERM and SIGKILL: open watches would hold it for a minute.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// The same where the apiserver has a shutdown delay, and its watches leave it.
-const DELAYED: Duration = Duration::from_secs(90);
+/// The same in an upgrade, as the kubelet does it with a pod.
+const GRACE: Duration = Duration::from_secs(30);
 const LOADED: &str = "kube_interop_proxy_certificates_loaded_total";
 const DELAY: Duration = Duration::from_millis(150);
 /// Shorter than an election of etcd.
@@ -56,9 +56,7 @@ pub async fn inject(world: &World, book: &Arc<Book>, number: usize, fault: &Faul
             definitions::churn(&mut session, number).await;
         }
     }
-    let node = &mut *world.nodes[fault.node].lock().await;
-    node.server.wait_ready().await;
-    node.proxy.wait_ready().await;
+    world.nodes[fault.node].lock().await.wait_ready().await;
     book.window(fault.kind, from);
 }
 
@@ -73,7 +71,9 @@ async fn apiserver(world: &World, book: &Book, fault: &Fault) {
         }
         Kind::Killed(_) => server.kill(),
         Kind::Upgraded([_, to]) => {
-            server.process().terminate(DELAYED).await;
+            book.server_stops(fault.node);
+            server.process().terminate(GRACE).await;
+            book.server_is_gone(fault.node);
             let mut versions = kube::several().into_iter();
             let version = versions.find(|it| it.abilities().minor() == to);
             server.set_binary(version.expect("one of the versions that are given"));
@@ -86,10 +86,14 @@ async fn apiserver(world: &World, book: &Book, fault: &Fault) {
     server.start_again();
     server.wait_ready().await;
     book.has_started(start);
+    if let Kind::Upgraded([_, to]) = fault.kind {
+        book.server_is_up(fault.node, to);
+    }
 }
 
 async fn proxy(world: &World, book: &Book, fault: &Fault) {
-    let proxy = &mut world.nodes[fault.node].lock().await.proxy;
+    let mut node = world.nodes[fault.node].lock().await;
+    let proxy = node.proxy();
     if let Some(status) = proxy.process().exited() {
         book.violation(format!(
             "proxy {} has ended by itself: {status}",
@@ -144,10 +148,8 @@ async fn lag(world: &World, fault: &Fault) {
 }
 
 async fn step_clock(world: &World, fault: &Fault, minutes: i64) {
-    let (clock, proxy) = (
-        &world.clocks[fault.node],
-        &world.nodes[fault.node].lock().await.proxy,
-    );
+    let mut node = world.nodes[fault.node].lock().await;
+    let (clock, proxy) = (&world.clocks[fault.node], node.proxy());
     clock.set(minutes * 60);
     until_it_is_off_by(proxy, minutes).await;
     sleep(fault.lasts).await;
@@ -170,7 +172,8 @@ async fn until_it_is_off_by(proxy: &Proxy, minutes: i64) {
 }
 
 async fn rotate(world: &World, node: usize, files: Files) {
-    let proxy = &world.nodes[node].lock().await.proxy;
+    let mut held = world.nodes[node].lock().await;
+    let proxy = held.proxy();
     let before = proxy.metric(LOADED, &[]).await;
     world.rotate(node, files);
     proxy

@@ -38,6 +38,9 @@ pub const KINDS: [Kind; 4] = [
     },
 ];
 
+/// Which of them are Jobs.
+pub const JOBS: usize = 2;
+
 /// The object that is always there, in each user's namespace.
 pub const ANCHOR: &str = "anchor";
 

@@ -9,6 +9,7 @@ use std::fmt::{self, Display, Formatter};
 use std::time::Duration;
 
 use crate::random::Random;
+use crate::table::Sort;
 
 pub const NODES: usize = 3;
 
@@ -76,6 +77,8 @@ pub struct Fault {
 pub struct Step {
     /// Before it, with nothing broken.
     pub pause: Duration,
+    /// Since the beginning.
+    pub not_before: Duration,
     pub faults: Vec<Fault>,
 }
 
@@ -90,6 +93,8 @@ pub struct Plan {
 const LONG_PAUSE: usize = 4;
 /// What is seen shortly after one would else be the next one's.
 const BETWEEN_UPGRADES: Duration = Duration::from_secs(12);
+/// So that it takes as long whatever is in front.
+const EVERY: Duration = Duration::from_secs(55);
 const PARTS: [Part; 3] = [Part::Apiserver, Part::Proxy, Part::Etcd];
 const LINKS: [Link; 4] = [Link::Clients, Link::Peers, Link::Apiserver, Link::Etcd];
 const GROUPS: [Group; 2] = [Group::Autoscaling, Group::Batch];
@@ -107,14 +112,15 @@ pub fn at_first() -> [BTreeSet<Group>; NODES] {
 pub fn upgrades(minors: &[u32]) -> Vec<Step> {
     let back = minors.iter().rev().skip(1);
     let path: Vec<_> = minors.iter().chain(back).copied().collect();
-    let steps = path.windows(2).flat_map(|versions| {
-        (0..NODES).map(|node| Step {
+    let steps = path.windows(2).enumerate().flat_map(|(round, versions)| {
+        (0..NODES).map(move |node| Step {
             pause: BETWEEN_UPGRADES,
+            not_before: EVERY * u32::try_from(NODES * round + node).unwrap_or(u32::MAX),
             faults: vec![Fault {
                 kind: Kind::Upgraded([versions[0], versions[1]]),
                 node,
                 lasts: Duration::ZERO,
-                without: at_first()[node].clone(),
+                without: BTreeSet::new(),
             }],
         })
     });
@@ -197,7 +203,11 @@ impl Iterator for Plan {
                 faults.push(self.fault(second, Some(node)));
             }
         }
-        Some(Step { pause, faults })
+        Some(Step {
+            pause,
+            not_before: Duration::ZERO,
+            faults,
+        })
     }
 }
 
@@ -208,25 +218,19 @@ fn touches_etcd(kind: Kind) -> bool {
 }
 
 impl Kind {
-    /// Whether it explains failures. The others nobody may notice.
-    pub fn is_noticed(self) -> bool {
-        // No older apiserver goes on with a watch of a newer one.
-        if let Self::Upgraded([from, to]) = self {
-            return from > to;
-        }
-        !matches!(
-            self,
+    /// Whose trouble it explains. Of the rest nobody may notice anything.
+    pub fn explains(self) -> &'static [Sort] {
+        match self {
+            // No older apiserver goes on with a watch of a newer one, and none with another one's upgraded stream.
+            Self::Upgraded([from, to]) if from > to => &[Sort::Watch, Sort::Stream],
+            Self::Upgraded(_) => &[Sort::Stream],
             Self::Delayed(Link::Clients | Link::Peers | Link::Apiserver)
-                | Self::Lagging
-                | Self::Rotated(Files::Serving)
-                | Self::Stepped(_)
-                | Self::Defined
-        )
-    }
-
-    /// Whether upgraded streams may end: nobody can go on with those of an apiserver that stops.
-    pub fn ends_streams(self) -> bool {
-        matches!(self, Self::Upgraded(_))
+            | Self::Lagging
+            | Self::Rotated(Files::Serving)
+            | Self::Stepped(_)
+            | Self::Defined => &[],
+            _ => &[Sort::Request, Sort::Watch, Sort::Stream],
+        }
     }
 
     /// Whether reads may wait for its end: what no proxy can shorten. The client's own link or the proxy that it is
@@ -315,7 +319,10 @@ impl Display for Kind {
 
 impl Display for Fault {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        write!(f, "{} at node {}, {:?}", self.kind, self.node, self.lasts)?;
+        write!(f, "{} at node {}", self.kind, self.node)?;
+        if !self.lasts.is_zero() {
+            write!(f, ", {:?}", self.lasts)?;
+        }
         if self.kind == Kind::Switched {
             write!(f, ", without {:?}", self.without)?;
         }

@@ -10,14 +10,16 @@ use testkit::wait::eventually;
 
 use crate::clients::stream::{Kubelet, POD, PORT};
 use crate::kinds::{ANCHOR, DEFINITIONS, KINDS, USERS, User, definition};
+use crate::partly::{CRON_JOBS_BEFORE, cron_job};
 
 const NODE: &str = "node";
 const RBAC: &str = "rbac.authorization.k8s.io";
 const PATIENCE: Duration = Duration::from_secs(90);
 
 /// Returns when every server knows of all of it.
-pub async fn prepare(servers: &[KubeApiServer], kubelet: &Kubelet) {
+pub async fn prepare(servers: &[KubeApiServer], kubelet: &Kubelet, upgrades: bool) {
     let admin = servers[0].admin();
+    let with_cron_jobs = upgrades && servers[0].abilities().minor() < CRON_JOBS_BEFORE;
     let widgets = definition("soak.test", "widgets", "Widget");
     create(admin, DEFINITIONS, &widgets).await;
     create_node(admin, kubelet).await;
@@ -30,6 +32,10 @@ pub async fn prepare(servers: &[KubeApiServer], kubelet: &Kubelet) {
         for kind in &KINDS {
             let object = kind.object(&json!({"name": ANCHOR, "labels": {"owner": user.name}}));
             create_anywhere(servers, &kind.collection(namespace), &object).await;
+        }
+        if with_cron_jobs {
+            let path = format!("/apis/batch/v1beta1/namespaces/{namespace}/cronjobs");
+            create(admin, &path, &cron_job()).await;
         }
         let spec = json!({"nodeName": NODE, "containers": [{"name": "c", "image": "i"}]});
         let pod =

@@ -15,6 +15,8 @@ pub enum Expected {
     List { object: String },
     /// A 403 that names this user.
     Forbidden { user: String },
+    /// Something of this API version.
+    Of { group_version: &'static str },
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -22,9 +24,27 @@ pub enum Verdict {
     Fine,
     /// It failed, as it may.
     Failed(String),
-    /// A 403 for who has the right. A violation too, unless it is early.
+    /// A 403 for who has the right, which it may get for once.
+    Early,
+    /// The same where it may not: a violation.
     Refused(String),
+    /// A false 404, a violation.
+    NotFound(String),
+    /// A field that was not kept, a violation.
+    Dropped(String),
     Violation(String),
+}
+
+impl Verdict {
+    pub fn violation(&self) -> Option<&str> {
+        match self {
+            Self::Fine | Self::Failed(_) | Self::Early => None,
+            Self::Refused(why)
+            | Self::NotFound(why)
+            | Self::Dropped(why)
+            | Self::Violation(why) => Some(why),
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,7 +89,12 @@ pub fn read(expected: &Expected, attempts: &[Outcome]) -> Verdict {
                 false => violation(format!("{user} was answered as another: {}", said())),
             }
         }
-        (404, _) => violation(format!("a false 404: {}", said())),
+        (200, Expected::Of { group_version }) => match answer.body["apiVersion"] == **group_version
+        {
+            true => Verdict::Fine,
+            false => violation(format!("not of {group_version}: {}", answer.body)),
+        },
+        (404, _) => Verdict::NotFound(format!("a false 404: {}", said())),
         (401, _) => violation(unjust(&said())),
         (403, _) => Verdict::Refused(unjust(&said())),
         (429 | 500.., _) => Verdict::Failed(said()),
@@ -81,7 +106,7 @@ pub fn read(expected: &Expected, attempts: &[Outcome]) -> Verdict {
 /// 403 before it knows all rights, and if no other server can be asked, its proxy passes that on.
 pub fn unless_early(verdict: Verdict) -> Verdict {
     match verdict {
-        Verdict::Refused(_) => Verdict::Failed("403, early".to_owned()),
+        Verdict::Refused(_) => Verdict::Early,
         verdict => verdict,
     }
 }
@@ -101,13 +126,19 @@ pub fn write(verb: Verb, attempts: &[Outcome]) -> (Effect, Verdict) {
     let code = match last {
         Outcome::Answered(answer) => answer.code,
         Outcome::NotSent(_) => return (not_by_this, unanswered(attempts)),
-        Outcome::Broken(_) | Outcome::Silent => return (Effect::Unknown, unanswered(attempts)),
+        Outcome::Broken(_) | Outcome::Refused(_) | Outcome::Silent => {
+            return (Effect::Unknown, unanswered(attempts));
+        }
     };
     match code {
         200..300 => (Effect::Done(revision(verb, last)), Verdict::Fine),
         // An earlier attempt was it, or its own traces are in the way.
         404 | 409 if may_have && verb != Verb::Create => (Effect::Unknown, Verdict::Failed(said)),
-        404 | 409 => {
+        404 => (
+            Effect::NotDone,
+            Verdict::NotFound(format!("a false 404: {said}")),
+        ),
+        409 => {
             let twice = format!("a write that nobody else does: {said}");
             (Effect::NotDone, violation(twice))
         }
@@ -130,7 +161,9 @@ fn revision(verb: Verb, last: &Outcome) -> Option<i64> {
 
 fn unanswered(attempts: &[Outcome]) -> Verdict {
     match attempts.last() {
-        Some(last @ (Outcome::NotSent(_) | Outcome::Broken(_))) => Verdict::Failed(last.describe()),
+        Some(last @ (Outcome::NotSent(_) | Outcome::Broken(_) | Outcome::Refused(_))) => {
+            Verdict::Failed(last.describe())
+        }
         Some(last) => violation(last.describe()),
         None => violation("never asked".to_owned()),
     }

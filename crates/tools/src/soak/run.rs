@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use serde_json::json;
 use testkit::kube;
+use testkit::process::Process;
 use testkit::wait::{eventually, within};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
@@ -14,15 +15,18 @@ use crate::book::Book;
 use crate::clients::informer::Informer;
 use crate::clients::stream::Streams;
 use crate::clients::writer::Writer;
-use crate::clients::{Session, reader};
+use crate::clients::{self, Session, reader};
 use crate::exchange::Outcome;
 use crate::faults::inject;
+use crate::front::Front;
 use crate::informed::{self, Story};
 use crate::kinds::{KINDS, USERS};
 use crate::memory::{Sample, growth};
+use crate::partly;
 use crate::plan::{NODES, Plan, Step, upgrades};
 use crate::random::Random;
 use crate::reference::Reference;
+use crate::table::{READER, WRITER};
 use crate::world::World;
 use crate::writes;
 
@@ -41,59 +45,117 @@ type Stories = Vec<(usize, Arc<Mutex<Story>>)>;
 type Samples = Mutex<[Vec<Sample>; NODES]>;
 
 /// What is done to the cluster.
-#[derive(Clone, Copy)]
 pub enum Course {
     /// Random faults for so long.
     Faults(Duration),
-    Upgrades,
+    /// Through these minor versions and back.
+    Upgrades(Vec<u32>),
+}
+
+/// What a run has shown.
+pub struct Findings {
+    pub totals: [(&'static str, String); 10],
+    /// Whether nothing was wrong; in front of others than the proxy, whether clients found what they are for.
+    pub is_clean: bool,
 }
 
 impl Display for Course {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         match self {
             Self::Faults(time) => write!(f, "{} seconds", time.as_secs()),
-            Self::Upgrades => f.write_str("upgrades"),
+            Self::Upgrades(_) => f.write_str("upgrades"),
         }
     }
 }
 
-/// Whether nothing was wrong.
-pub async fn run(seed: u64, course: Course, keep: bool) -> bool {
-    let world = World::start(matches!(course, Course::Upgrades)).await;
-    let book = Arc::new(Book::new());
-    let mut members = Vec::new();
-    for member in &world.etcds {
-        members.push(member.lock().await.access());
-    }
-    let reference = Reference::start(members).await;
-    let mut informers = JoinSet::new();
-    let stories = start_informers(&world, &book, &mut informers).await;
-    let mut clients = start_clients(&world, &book, seed);
-    book.say("everything runs");
-    let samples = Samples::default();
-    tokio::select! {
-        () = break_things(&world, &book, seed, course) => {}
-        () = look(&world, &book, &samples) => {}
-        () = notice_stalls(&book) => {}
-    }
-    book.say("no more faults");
-    book.stop();
-    let ended = timeout(LAST, async {
-        while let Some(ended) = clients.join_next().await {
-            ended.expect("a client");
+/// What all runs have in common.
+pub struct Run {
+    pub seed: u64,
+    /// Of each proxy.
+    pub settings: Vec<(String, String)>,
+    pub keep: bool,
+}
+
+impl Run {
+    pub async fn of(&self, course: &Course, front: Front) -> Findings {
+        let Self { seed, keep, .. } = *self;
+        let oldest = match course {
+            Course::Faults(_) => None,
+            Course::Upgrades(_) => Some(kube::several()[0]),
+        };
+        let world = World::start(oldest, front, &self.settings).await;
+        let book = Arc::new(Book::new(front.is_judged()));
+        let mut members = Vec::new();
+        for member in &world.etcds {
+            members.push(member.lock().await.access());
         }
-    });
-    if ended.await.is_err() {
-        book.violation("a client has not ended".to_owned());
+        let reference = Reference::start(members).await;
+        let mut informers = JoinSet::new();
+        let stories = start_informers(&world, &book, &mut informers).await;
+        let mut clients = start_clients(&world, &book, seed);
+        if let Course::Upgrades(minors) = course {
+            (0..NODES).for_each(|node| book.server_is_up(node, minors[0]));
+            start_clients_of_versions(&world, &book, seed, minors, &mut clients);
+        }
+        book.say("everything runs");
+        let samples = Samples::default();
+        tokio::select! {
+            () = break_things(&world, &book, seed, course) => {}
+            () = look(&world, &book, &samples) => {}
+            () = notice_stalls(&book) => {}
+        }
+        book.say("no more faults");
+        book.stop();
+        let ended = timeout(LAST, async {
+            while let Some(ended) = clients.join_next().await {
+                ended.expect("a client");
+            }
+        });
+        if ended.await.is_err() {
+            book.violation("a client has not ended".to_owned());
+        }
+        let before = book.violations();
+        compare(&world, &book, &reference, &stories).await;
+        let wrong_at_the_end = book.violations() - before;
+        match front.is_judged() {
+            true => judge(&world, &book, &samples).await,
+            false => look_for_haproxy(&world).await,
+        }
+        report(world, &book, keep, &stories);
+        findings(&book, front, wrong_at_the_end)
     }
-    compare(&world, &book, &reference, &stories).await;
+}
+
+async fn judge(world: &World, book: &Book, samples: &Samples) {
     let wrong = {
         let seen = book.seen();
         [seen.trouble_for_nothing(), seen.waited_for_nothing()].concat()
     };
     wrong.into_iter().for_each(|what| book.violation(what));
-    examine_proxies(&world, &book, &samples).await;
-    report(world, &book, keep, &stories)
+    examine_proxies(world, book, samples).await;
+}
+
+async fn look_for_haproxy(world: &World) {
+    for node in &world.nodes {
+        let mut node = node.lock().await;
+        let ended = node.haproxy.as_mut().and_then(Process::exited);
+        assert!(ended.is_none(), "HAProxy has ended: {ended:?}");
+    }
+}
+
+fn findings(book: &Book, front: Front, wrong_at_the_end: usize) -> Findings {
+    let seen = book.seen();
+    let is_clean = match front.is_judged() {
+        true => book.violations() == 0,
+        false => !seen.read_in_vain(),
+    };
+    if !is_clean && !front.is_judged() {
+        println!("no 404 was false: the clients do not find what they are for");
+    }
+    Findings {
+        totals: seen.totals(wrong_at_the_end),
+        is_clean,
+    }
 }
 
 /// Returns when all have listed.
@@ -171,17 +233,38 @@ fn start_clients(world: &World, book: &Arc<Book>, seed: u64) -> JoinSet<()> {
     clients
 }
 
-async fn break_things(world: &World, book: &Arc<Book>, seed: u64, course: Course) {
+/// Clients of what not all of these versions have.
+fn start_clients_of_versions(
+    world: &World,
+    book: &Arc<Book>,
+    seed: u64,
+    minors: &[u32],
+    clients: &mut JoinSet<()>,
+) {
+    let (apis, fields) = (partly::apis(minors), partly::fields(minors));
+    let session = |name: &str, client| Session::new(name.to_owned(), &client, Arc::clone(book));
+    let random = |of: u64| Random::new(seed ^ (1000 * of));
+    if !apis.is_empty() {
+        let reader = session(READER, world.admin().http2());
+        clients.spawn(clients::partly::reads(reader, apis, random(5)));
+    }
+    if let (false, Some(newest)) = (fields.is_empty(), minors.last()) {
+        let agent = format!("kubectl/v1.{newest}.0 (linux/amd64) kubernetes/0000000");
+        let client = world.admin().header("User-Agent", &agent).http2();
+        let writer = session(WRITER, client);
+        let cleaner = session("cleaner", world.admin().http2());
+        clients.spawn(clients::partly::writes(writer, cleaner, fields, random(6)));
+    }
+}
+
+async fn break_things(world: &World, book: &Arc<Book>, seed: u64, course: &Course) {
     let (time, plan): (_, Box<dyn Iterator<Item = Step>>) = match course {
-        Course::Faults(time) => (time, Box::new(Plan::new(seed))),
-        Course::Upgrades => {
-            let versions = kube::several().into_iter();
-            let minors: Vec<_> = versions.map(|it| it.abilities().minor()).collect();
-            (Duration::MAX, Box::new(upgrades(&minors).into_iter()))
-        }
+        Course::Faults(time) => (*time, Box::new(Plan::new(seed))),
+        Course::Upgrades(minors) => (Duration::MAX, Box::new(upgrades(minors).into_iter())),
     };
     for (number, step) in plan.enumerate() {
-        sleep(step.pause).await;
+        let until = step.not_before.saturating_sub(book.now());
+        sleep(step.pause.max(until)).await;
         if book.now() >= time {
             break;
         }
@@ -206,7 +289,10 @@ async fn look(world: &World, book: &Book, samples: &Samples) {
             let Ok(mut node) = node.try_lock() else {
                 continue;
             };
-            let process = node.proxy.process();
+            let Some(proxy) = &mut node.proxy else {
+                continue;
+            };
+            let process = proxy.process();
             let Some(memory) = process.memory() else {
                 continue;
             };
@@ -283,10 +369,11 @@ async fn write_last(world: &World, book: &Arc<Book>, kind: usize) -> i64 {
 async fn examine_proxies(world: &World, book: &Book, samples: &Samples) {
     for (number, node) in world.nodes.iter().enumerate() {
         let mut node = node.lock().await;
-        if let Some(status) = node.proxy.process().exited() {
+        let proxy = node.proxy().process();
+        if let Some(status) = proxy.exited() {
             book.violation(format!("proxy {number} has ended by itself: {status}"));
         }
-        let log = std::fs::read_to_string(node.proxy.process().log()).unwrap_or_default();
+        let log = std::fs::read_to_string(proxy.log()).unwrap_or_default();
         for line in log.lines().filter(|line| line.contains("panicked")) {
             book.violation(format!("proxy {number}: {line}"));
         }
@@ -300,7 +387,7 @@ async fn examine_proxies(world: &World, book: &Book, samples: &Samples) {
     }
 }
 
-fn report(world: World, book: &Book, keep: bool, stories: &Stories) -> bool {
+fn report(world: World, book: &Book, keep: bool, stories: &Stories) {
     let seen = book.seen();
     let told: usize = stories
         .iter()
@@ -320,5 +407,4 @@ fn report(world: World, book: &Book, keep: bool, stories: &Stories) -> bool {
     if keep || violations > 0 {
         println!("kept: {}", world.dir.keep().display());
     }
-    violations == 0
 }

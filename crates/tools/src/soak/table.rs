@@ -11,9 +11,15 @@ const AFTERWARDS: Duration = Duration::from_secs(10);
 /// What an attempt of a read may wait for each fault.
 const LONGEST_WAIT: Duration = Duration::from_secs(3);
 
+/// The client that reads what only some versions serve.
+pub const READER: &str = "versions";
+/// The client that writes fields that only some keep.
+pub const WRITER: &str = "fields";
+
 /// A request with all its attempts. Times are since the start.
 #[derive(Clone, Debug)]
 pub struct Request {
+    pub client: String,
     pub from: Duration,
     pub until: Duration,
     pub attempts: usize,
@@ -24,10 +30,8 @@ pub struct Request {
 #[derive(Clone, Debug)]
 pub struct Window {
     pub kind: String,
-    /// Whether it explains failures.
-    pub is_noticed: bool,
-    /// Whether upgraded streams may end.
-    pub ends_streams: bool,
+    /// What it explains.
+    pub explains: &'static [Sort],
     /// Whether reads may wait for its end.
     pub holds_reads: bool,
     pub from: Duration,
@@ -40,8 +44,16 @@ pub struct Trouble {
     pub from: Duration,
     pub until: Duration,
     pub what: String,
-    /// Of an upgraded stream.
-    pub of_stream: bool,
+    pub sort: Sort,
+}
+
+/// What trouble is of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sort {
+    Request,
+    Watch,
+    /// An upgraded one.
+    Stream,
 }
 
 /// An attempt of a read, with its connection.
@@ -59,6 +71,8 @@ pub struct Seen {
     pub windows: Vec<Window>,
     /// When informers listed again.
     pub relists: Vec<Duration>,
+    /// When watches ended early.
+    pub ended_watches: Vec<Duration>,
     /// When upgraded streams ended.
     pub ended_streams: Vec<Duration>,
     /// What clients may see only while something is broken.
@@ -94,8 +108,7 @@ impl Seen {
     /// Trouble while nothing was broken, nor shortly before.
     pub fn trouble_for_nothing(&self) -> Vec<String> {
         let explained = |trouble: &&Trouble| {
-            let explains =
-                |window: &&Window| window.is_noticed || trouble.of_stream && window.ends_streams;
+            let explains = |window: &&Window| window.explains.contains(&trouble.sort);
             let mut windows = self.windows.iter().filter(explains);
             windows.any(|window| window.covers(trouble.from, trouble.until))
         };
@@ -125,6 +138,51 @@ impl Seen {
                 format!("a read that waited, {from:.1?} to {until:.1?}: {what}")
             })
             .collect()
+    }
+
+    /// Whether what only some versions serve was read, and no 404 was false.
+    pub fn read_in_vain(&self) -> bool {
+        let is_false = |request: &Request| matches!(request.verdict, Verdict::NotFound(_));
+        self.requests.iter().any(|request| request.client == READER)
+            && !self.requests.iter().any(is_false)
+    }
+
+    /// What clients saw in the whole run, by name. `wrong`: what is wrong with writes and events besides.
+    pub fn totals(&self, wrong: usize) -> [(&'static str, String); 10] {
+        let count = |is_it: fn(&Verdict) -> bool| {
+            let verdicts = self.requests.iter().map(|request| &request.verdict);
+            verdicts.filter(|verdict| is_it(verdict)).count()
+        };
+        let of = |client: &str| {
+            let requests = self.requests.iter();
+            requests.filter(|request| request.client == client).count()
+        };
+        let part = |count: usize, all: usize| match all {
+            0 => "–".to_owned(),
+            _ => format!("{count} of {all}"),
+        };
+        let longest = self
+            .requests
+            .iter()
+            .map(|request| request.until - request.from)
+            .max();
+        let longest = longest.unwrap_or_default().as_secs_f64();
+        let false_404s = count(|it| matches!(it, Verdict::NotFound(_)));
+        let dropped = count(|it| matches!(it, Verdict::Dropped(_)));
+        let refused = count(|it| matches!(it, Verdict::Early | Verdict::Refused(_)));
+        let failed = count(|it| matches!(it, Verdict::Failed(_) | Verdict::Violation(_)));
+        [
+            ("requests", self.requests.len().to_string()),
+            ("false 404s", part(false_404s, of(READER))),
+            ("fields dropped", part(dropped, of(WRITER))),
+            ("false 403s", refused.to_string()),
+            ("other failures", failed.to_string()),
+            ("longest", format!("{longest:.1} s")),
+            ("lists again", self.relists.len().to_string()),
+            ("watches ended", self.ended_watches.len().to_string()),
+            ("exec streams ended", self.ended_streams.len().to_string()),
+            ("writes or events wrong", wrong.to_string()),
+        ]
     }
 
     pub fn table(&self) -> Table {
@@ -161,18 +219,24 @@ impl Seen {
 }
 
 impl Row {
+    fn failed(&mut self, why: &str) {
+        self.failed += 1;
+        let why = why.chars().take(60).collect();
+        *self.reasons.entry(why).or_default() += 1;
+    }
+
     fn count(&mut self, request: &Request) {
         self.requests += 1;
         self.longest = self.longest.max(request.until - request.from);
         self.repeated += usize::from(request.attempts > 1);
         match &request.verdict {
             Verdict::Fine => {}
-            Verdict::Failed(why) => {
-                self.failed += 1;
-                let why = why.chars().take(60).collect();
-                *self.reasons.entry(why).or_default() += 1;
-            }
-            Verdict::Refused(_) | Verdict::Violation(_) => self.violations += 1,
+            Verdict::Failed(why) => self.failed(why),
+            Verdict::Early => self.failed("403, early"),
+            Verdict::Refused(_)
+            | Verdict::NotFound(_)
+            | Verdict::Dropped(_)
+            | Verdict::Violation(_) => self.violations += 1,
         }
     }
 }

@@ -1,5 +1,5 @@
-//! The cluster: three members of etcd, three kube-apiservers that differ, a proxy beside each, links that can be broken
-//! around each proxy, and a balancer before the proxies.
+//! The cluster: three members of etcd, three kube-apiservers that differ, a proxy or something else in front of each, links
+//! that can be broken around each proxy, and a balancer before all.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -12,15 +12,17 @@ use testkit::client::Client;
 use testkit::cluster::binary;
 use testkit::cut::Cut;
 use testkit::etcd::{Etcd, EtcdOptions};
-use testkit::kube::{self, KubeApiServer, KubeOptions};
+use testkit::kube::{Binary, KubeApiServer, KubeOptions};
 use testkit::peer_links::PeerLinks;
 use testkit::pki::{LeafOptions, Pki, SERVER_NAME};
+use testkit::process::Process;
 use testkit::proxy::{Proxy, ProxyOptions, Until};
 use testkit::wait::eventually;
 use tokio::sync::Mutex;
 
 use crate::clients::stream::Kubelet;
 use crate::clock::Clock;
+use crate::front::{Front, start_haproxy};
 use crate::kinds::User;
 use crate::plan::{Files, Group, Link, NODES, at_first};
 use crate::prepare::prepare;
@@ -45,9 +47,25 @@ pub struct World {
 
 pub struct Node {
     pub server: KubeApiServer,
-    pub proxy: Proxy,
-    /// The proxy listens there.
+    /// None, if something else is in front of the apiservers.
+    pub proxy: Option<Proxy>,
+    pub haproxy: Option<Process>,
+    /// The proxy listens there, or HAProxy.
     _own: Loopback,
+}
+
+impl Node {
+    /// Where proxies have faults, there are proxies.
+    pub fn proxy(&mut self) -> &mut Proxy {
+        self.proxy.as_mut().expect("a proxy")
+    }
+
+    pub async fn wait_ready(&mut self) {
+        self.server.wait_ready().await;
+        if let Some(proxy) = &mut self.proxy {
+            proxy.wait_ready().await;
+        }
+    }
 }
 
 /// Around one proxy. Nothing goes another way.
@@ -60,8 +78,9 @@ pub struct Links {
 }
 
 impl Links {
+    /// `front`: where clients are taken.
     async fn start(
-        proxy: SocketAddr,
+        front: SocketAddr,
         apiserver: SocketAddr,
         etcds: impl Iterator<Item = (Loopback, &Etcd)>,
     ) -> Self {
@@ -70,8 +89,8 @@ impl Links {
             etcd.push(Cut::start(address, member.addr()).await);
         }
         Self {
-            clients: Cut::start(Loopback::new(), proxy).await,
-            peers: Cut::start(Loopback::new(), proxy).await,
+            clients: Cut::start(Loopback::new(), front).await,
+            peers: Cut::start(Loopback::new(), front).await,
             apiserver: Cut::start(Loopback::new(), apiserver).await,
             etcd,
         }
@@ -89,8 +108,13 @@ impl Links {
 }
 
 impl World {
-    /// `upgrades`: all apiservers have the oldest version that is given, and stop as an operator is told to have them stop.
-    pub async fn start(upgrades: bool) -> Self {
+    /// `oldest`: the version that all apiservers have at first, if they are upgraded. Then they stop as an operator is told
+    /// to have them stop, and differ by their versions alone.
+    pub async fn start(
+        oldest: Option<&'static Binary>,
+        front: Front,
+        settings: &[(String, String)],
+    ) -> Self {
         let dir = tempfile::tempdir().expect("a directory");
         let pki = pki(&dir);
         let mut addresses: Vec<_> = (0..NODES * NODES).map(|_| Loopback::new()).collect();
@@ -99,46 +123,41 @@ impl World {
             ..EtcdOptions::default()
         };
         let (etcds, peer_links) = Etcd::start_linked(dir.path(), &pki, NODES, &options).await;
-        let mut servers = Vec::new();
-        for node in 0..NODES {
-            let mut options = server_options(&dir, &pki, &etcds, node);
-            if upgrades {
-                let oldest = kube::several()[0];
-                options = options.runs(oldest).arg("--shutdown-delay-duration=7s");
-            }
-            servers.push(KubeApiServer::start(options, &pki).await);
-        }
+        let servers = start_servers(&dir, &pki, &etcds, oldest).await;
         let (mut nodes, mut links, mut clocks) = (Vec::new(), Vec::new(), Vec::new());
         let kubelet = Kubelet::start(&pki).await;
-        prepare(&servers, &kubelet).await;
+        prepare(&servers, &kubelet, oldest.is_some()).await;
+        let fronts = Fronts {
+            front,
+            dir: &dir,
+            pki: &pki,
+            servers: servers.iter().map(KubeApiServer::addr).collect(),
+            settings,
+        };
         for (node, server) in servers.into_iter().enumerate() {
             let own = Loopback::new();
-            let proxy = own.socket(PORT);
+            let listens = own.socket(PORT);
             let to_etcd = addresses.drain(..NODES).zip(&etcds);
-            let around = Links::start(proxy, server.addr(), to_etcd).await;
+            let entry = match front {
+                Front::Nothing => server.addr(),
+                Front::HaProxy | Front::Proxy => listens,
+            };
+            let around = Links::start(entry, server.addr(), to_etcd).await;
             rotate(&pki, node, Files::Serving);
             rotate(&pki, node, Files::ProxyClient);
             let clock = Clock::new(dir.path(), node);
-            let options = proxy_options(&dir, &pki, node, &around).at(proxy);
-            let advertised = format!("\"{}\"", around.peers.addr());
-            let options = options.set("peer.advertiseAddress", &advertised);
+            let (proxy, haproxy) = fronts.start(node, listens, &around, &clock).await;
             nodes.push(Mutex::new(Node {
                 server,
-                proxy: Proxy::start(clock.given_to(options)).await,
+                proxy,
+                haproxy,
                 _own: own,
             }));
             links.push(around);
             clocks.push(clock);
         }
-        let admin = |addr| Client::new(addr, &pki).cert("admin");
-        let behind = links.iter().map(|links| links.clients.addr());
-        let balancer = Balancer::start(behind.map(|addr| (addr, admin(addr))).collect()).await;
-        eventually("all proxies are ready", PATIENCE, async || {
-            balancer.ready() == NODES
-        })
-        .await;
         Self {
-            balancer,
+            balancer: start_balancer(&pki, &links).await,
             nodes,
             links,
             clocks,
@@ -174,6 +193,57 @@ impl World {
     }
 }
 
+async fn start_balancer(pki: &Pki, links: &[Links]) -> Balancer {
+    let admin = |addr| Client::new(addr, pki).cert("admin");
+    let behind = links.iter().map(|links| links.clients.addr());
+    let balancer = Balancer::start(behind.map(|addr| (addr, admin(addr))).collect()).await;
+    eventually("all nodes are ready", PATIENCE, async || {
+        balancer.ready() == NODES
+    })
+    .await;
+    balancer
+}
+
+/// What is started in front of the apiservers.
+struct Fronts<'a> {
+    front: Front,
+    dir: &'a TempDir,
+    pki: &'a Pki,
+    servers: Vec<SocketAddr>,
+    /// Of each proxy.
+    settings: &'a [(String, String)],
+}
+
+impl Fronts<'_> {
+    async fn start(
+        &self,
+        node: usize,
+        listens: SocketAddr,
+        around: &Links,
+        clock: &Clock,
+    ) -> (Option<Proxy>, Option<Process>) {
+        match self.front {
+            Front::Nothing => (None, None),
+            Front::HaProxy => {
+                let mut servers = self.servers.clone();
+                servers.rotate_left(node);
+                let dir = self.dir.path().join(format!("haproxy-{node}"));
+                let haproxy = start_haproxy(self.pki, &dir, listens, &servers);
+                (None, Some(haproxy))
+            }
+            Front::Proxy => {
+                let options = proxy_options(self.dir, self.pki, node, around).at(listens);
+                let advertised = format!("\"{}\"", around.peers.addr());
+                let options = options.set("peer.advertiseAddress", &advertised);
+                let settings = self.settings.iter();
+                let options =
+                    settings.fold(options, |options, (key, value)| options.set(key, value));
+                (Some(Proxy::start(clock.given_to(options)).await), None)
+            }
+        }
+    }
+}
+
 fn pki(dir: &TempDir) -> Pki {
     let pki = Pki::new(&dir.path().join("pki"));
     pki.leaf("carol", "ca", &LeafOptions::client("carol"));
@@ -183,12 +253,33 @@ fn pki(dir: &TempDir) -> Pki {
     pki
 }
 
+async fn start_servers(
+    dir: &TempDir,
+    pki: &Pki,
+    etcds: &[Etcd],
+    oldest: Option<&'static Binary>,
+) -> Vec<KubeApiServer> {
+    let mut servers = Vec::new();
+    for node in 0..NODES {
+        let options = server_options(dir, pki, etcds, node);
+        let options = match oldest {
+            Some(oldest) => options.runs(oldest).arg("--shutdown-delay-duration=7s"),
+            None => switched_off(options, node),
+        };
+        servers.push(KubeApiServer::start(options, pki).await);
+    }
+    servers
+}
+
 fn server_options(dir: &TempDir, pki: &Pki, etcds: &[Etcd], node: usize) -> KubeOptions {
     let members: Vec<_> = etcds.iter().map(Etcd::endpoint).collect();
-    let options = KubeOptions::new(dir.path(), pki, &etcds[0], &format!("cp-{node}"))
+    KubeOptions::new(dir.path(), pki, &etcds[0], &format!("cp-{node}"))
         .arg("--disable-admission-plugins=ServiceAccount")
         .without("etcd-servers")
-        .arg(&format!("--etcd-servers={}", members.join(",")));
+        .arg(&format!("--etcd-servers={}", members.join(",")))
+}
+
+fn switched_off(options: KubeOptions, node: usize) -> KubeOptions {
     let settings = runtime_config(&at_first()[node]);
     settings
         .iter()

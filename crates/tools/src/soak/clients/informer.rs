@@ -139,8 +139,8 @@ impl Informer {
                 Heard::Silence if book.is_stopped() => {}
                 Heard::Silence => self.trouble(before, "a silent watch"),
                 Heard::CleanEnd if may_end(book.now().saturating_sub(begun)) => {}
-                Heard::CleanEnd => self.trouble(book.now(), "a watch ended early"),
-                Heard::Broken(why) => self.trouble(book.now(), &format!("a watch: {why}")),
+                Heard::CleanEnd => self.ended("a watch ended early"),
+                Heard::Broken(why) => self.ended(&format!("a watch: {why}")),
                 Heard::Garbage(line) => {
                     let name = &self.session.name;
                     book.violation(format!("{name}: not an event: {line}"));
@@ -149,6 +149,11 @@ impl Informer {
             sleep(BACKOFF).await;
             return Some(position);
         }
+    }
+
+    fn ended(&self, what: &str) {
+        let what = format!("{}: {what}", self.session.name);
+        self.session.book.watch_ended(what);
     }
 
     /// What may only be while something is broken.

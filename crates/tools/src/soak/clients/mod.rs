@@ -2,10 +2,12 @@
 
 pub mod definitions;
 pub mod informer;
+pub mod partly;
 pub mod reader;
 pub mod stream;
 pub mod writer;
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,7 +15,7 @@ use serde_json::Value;
 use testkit::client::{Client, Response};
 use tokio::time::{sleep, timeout};
 
-use crate::book::{Book, Exchange};
+use crate::book::{Book, Exchange, Until};
 use crate::exchange::{Answer, Outcome, again};
 use crate::rules::{Expected, Verdict, read, unless_early};
 
@@ -30,6 +32,8 @@ pub struct Session {
     pub client: Client,
     pub book: Arc<Book>,
     asks_readiness: bool,
+    /// The versions that can answer, unless it is all.
+    pub minors: Range<u32>,
     asked: usize,
 }
 
@@ -41,6 +45,7 @@ impl Session {
             client: client.timeout(2 * BOUND),
             book,
             asks_readiness: false,
+            minors: 0..u32::MAX,
             asked: 0,
         }
     }
@@ -70,7 +75,8 @@ impl Session {
                 let what = format!("{}: {path}: {}", self.name, outcome.describe());
                 self.book.waited(last, what);
             }
-            if outcome.is_trouble() {
+            if outcome.is_trouble() && self.book.is_answerable(&self.minors, last, Until::Stopping)
+            {
                 let what = format!("{}: {method} {path}: {}", self.name, outcome.describe());
                 self.book.trouble(last, what);
             }
@@ -135,8 +141,15 @@ fn broken(error: &anyhow::Error) -> Outcome {
         .chain()
         .filter_map(|cause| cause.downcast_ref::<hyper::Error>());
     let why = format!("{error:#}");
-    match causes.any(hyper::Error::is_canceled) {
-        true => Outcome::NotSent(why),
+    if causes.any(hyper::Error::is_canceled) {
+        return Outcome::NotSent(why);
+    }
+    let reasons = error
+        .chain()
+        .filter_map(|cause| cause.downcast_ref::<h2::Error>());
+    let mut reasons = reasons.filter_map(h2::Error::reason);
+    match reasons.any(|reason| reason == h2::Reason::REFUSED_STREAM) {
+        true => Outcome::Refused(why),
         false => Outcome::Broken(why),
     }
 }

@@ -61,14 +61,15 @@ fn each_group_is_always_switched_on_somewhere_and_all_are_switched_off_sometimes
 
 #[test]
 fn a_clock_a_delay_and_a_certificate_are_not_noticed() {
-    assert!(Kind::Killed(Part::Proxy).is_noticed());
-    assert!(Kind::Rotated(Files::ProxyClient).is_noticed());
+    let all = [Sort::Request, Sort::Watch, Sort::Stream];
+    assert_eq!(Kind::Killed(Part::Proxy).explains(), all);
+    assert_eq!(Kind::Rotated(Files::ProxyClient).explains(), all);
     for kind in [
         Kind::Stepped(90),
         Kind::Delayed(Link::Peers),
         Kind::Rotated(Files::Serving),
     ] {
-        assert!(!kind.is_noticed());
+        assert!(kind.explains().is_empty());
     }
 }
 
@@ -83,6 +84,7 @@ fn all_apiservers_go_from_version_to_version_and_back() {
     {
         let kind = Kind::Upgraded(versions);
         assert_eq!(kinds[round * NODES..][..NODES], [kind; NODES]);
-        assert_eq!(kind.is_noticed(), round >= 2);
+        assert_eq!(kind.explains().contains(&Sort::Watch), round >= 2);
+        assert!(!kind.explains().contains(&Sort::Request));
     }
 }

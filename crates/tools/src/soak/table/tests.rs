@@ -6,6 +6,7 @@ fn seconds(seconds: u64) -> Duration {
 
 fn request(from: u64, until: u64, verdict: Verdict) -> Request {
     Request {
+        client: READER.to_owned(),
         from: seconds(from),
         until: seconds(until),
         attempts: 1,
@@ -26,20 +27,24 @@ fn seen() -> Seen {
         ],
         windows: vec![Window {
             kind: "proxy: SIGKILL".to_owned(),
-            is_noticed: true,
-            ends_streams: false,
+            explains: &[Sort::Request, Sort::Stream],
             holds_reads: false,
             from: seconds(60),
             until: seconds(66),
         }],
         relists: vec![seconds(62), seconds(99)],
+        ended_watches: Vec::new(),
         ended_streams: vec![seconds(76), seconds(77)],
         troubles: [(50, 60), (76, 80), (77, 90), (58, 59)]
             .map(|(from, until)| Trouble {
                 from: seconds(from),
                 until: seconds(until),
                 what: "503".to_owned(),
-                of_stream: from == 76,
+                sort: if from == 76 {
+                    Sort::Stream
+                } else {
+                    Sort::Request
+                },
             })
             .to_vec(),
         waits: [(1, 5), (60, 63), (62, 66), (77, 80)]
@@ -101,8 +106,30 @@ fn a_read_waits_three_seconds_for_each_fault_unless_nobody_can_shorten_it() {
 #[test]
 fn what_nobody_may_notice_explains_no_trouble() {
     let mut seen = seen();
-    seen.windows[0].is_noticed = false;
+    seen.windows[0].explains = &[];
     assert_eq!(seen.trouble_for_nothing().len(), 4);
-    seen.windows[0].ends_streams = true;
+    seen.windows[0].explains = &[Sort::Stream];
     assert_eq!(seen.trouble_for_nothing().len(), 3);
+}
+
+#[test]
+fn the_whole_run_is_counted_once() {
+    let verdicts = [
+        Verdict::Fine,
+        Verdict::Early,
+        Verdict::NotFound("404".to_owned()),
+        Verdict::Dropped("a field".to_owned()),
+        Verdict::Failed("503".to_owned()),
+        Verdict::Violation("401".to_owned()),
+    ];
+    let seen = Seen {
+        requests: verdicts.map(|verdict| request(1, 2, verdict)).to_vec(),
+        relists: vec![seconds(1)],
+        ended_watches: vec![seconds(1); 2],
+        ended_streams: vec![seconds(1); 3],
+        ..Seen::default()
+    };
+    let totals = seen.totals(4).map(|(_, count)| count);
+    let expected = ["6", "1 of 6", "–", "1", "2", "1.0 s", "1", "2", "3", "4"];
+    assert_eq!(totals, expected);
 }

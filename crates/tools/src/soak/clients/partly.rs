@@ -1,0 +1,79 @@
+//! Reads what only some of the versions serve, and writes fields that only some keep.
+
+use std::time::Duration;
+
+use serde_json::json;
+
+use crate::book::Until;
+use crate::clients::Session;
+use crate::exchange::Outcome;
+use crate::kinds::{JOBS, KINDS, USERS};
+use crate::partly::{Api, Field};
+use crate::random::Random;
+use crate::rules::{Expected, Verb, Verdict, read, write};
+
+const PAUSE: Duration = Duration::from_millis(200);
+const NAMESPACE: &str = USERS[0].namespace;
+
+/// While no server is up that serves it, "no such resource" is true, and 503 what is said if one may come or come back.
+pub async fn reads(mut session: Session, apis: Vec<Api>, mut random: Random) {
+    while !session.book.is_stopped() {
+        let api = &apis[random.below(apis.len())];
+        session.minors = api.minors.clone();
+        let exchange = session.ask("GET", &api.path(NAMESPACE), "").await;
+        let expected = Expected::Of {
+            group_version: api.group_version,
+        };
+        let is_served = || {
+            let (book, from) = (&session.book, exchange.last);
+            book.is_answerable(&api.minors, from, Until::Gone)
+        };
+        let verdict = match read(&expected, &exchange.attempts) {
+            Verdict::NotFound(_) if !is_served() => Verdict::Fine,
+            verdict => verdict,
+        };
+        session.note(&exchange, verdict);
+        tokio::time::sleep(PAUSE).await;
+    }
+}
+
+/// As a client of the newest version. While no server is up that knows a field, nobody can keep it. `cleaner` deletes what was
+/// written.
+pub async fn writes(
+    mut session: Session,
+    mut cleaner: Session,
+    fields: Vec<Field>,
+    mut random: Random,
+) {
+    let kind = &KINDS[JOBS];
+    while !session.book.is_stopped() {
+        let field = fields[random.below(fields.len())];
+        let job = field.add_to(kind.object(&json!({"generateName": "fields-"})));
+        let path = kind.collection(NAMESPACE);
+        let exchange = session.ask("POST", &path, &job.to_string()).await;
+        let (_, mut verdict) = write(Verb::Create, &exchange.attempts);
+        let answer = exchange.attempts.last().and_then(Outcome::answer);
+        let created = answer.filter(|answer| answer.code == 201);
+        let created = created.map(|answer| answer.body.clone());
+        let is_known = || {
+            let minors = field.since..u32::MAX;
+            let (book, from) = (&session.book, exchange.last);
+            book.is_answerable(&minors, from, Until::Stopping)
+        };
+        let is_dropped = created.as_ref().is_some_and(|job| !field.is_in(job));
+        if is_dropped && is_known() {
+            verdict = Verdict::Dropped(format!("a Job without its {}", field.name));
+        }
+        session.note(&exchange, verdict);
+        let name = created
+            .as_ref()
+            .and_then(|job| job["metadata"]["name"].as_str());
+        if let Some(name) = name {
+            let path = kind.path(NAMESPACE, name) + "?propagationPolicy=Background";
+            let exchange = cleaner.ask("DELETE", &path, "").await;
+            let (_, verdict) = write(Verb::Delete, &exchange.attempts);
+            cleaner.note(&exchange, verdict);
+        }
+        tokio::time::sleep(PAUSE).await;
+    }
+}
