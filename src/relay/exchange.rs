@@ -62,7 +62,8 @@ pub async fn run(
     context.meter.attempt(exchange.route.address);
     let late = context.shared.shutdown.is_draining();
     let outflow = &context.downstream.outflow;
-    let _long = (context.kind != RequestKind::Short).then(|| outflow.long_running());
+    let is_unlimited = context.kind != RequestKind::Short || context.info.is_unlimited();
+    let _unlimited = is_unlimited.then(|| outflow.unlimited());
     let sent = AtomicBool::new(false);
     let asked = tokio::select! {
         biased;

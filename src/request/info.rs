@@ -41,6 +41,13 @@ pub struct RequestInfo<'a> {
 }
 
 impl RequestInfo<'_> {
+    /// Whether kube-apiserver sets no limit to the time that its client takes: a log is read at the pace of its reader, also
+    /// if it is not followed.
+    pub fn is_unlimited(&self) -> bool {
+        let is_log = |it: &ResourceRequest<'_>| it.subresource == "log";
+        self.long_running || matches!(&self.target, Target::Resource(resource) if is_log(resource))
+    }
+
     /// The resource of a resource request.
     pub fn gvr(&self) -> Option<GvrRef<'_>> {
         match &self.target {

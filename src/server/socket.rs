@@ -386,7 +386,7 @@ mod tests {
         socket.write_all(&[0; 10]).await.unwrap();
         let mut context = Context::from_waker(Waker::noop());
         assert!(pin!(socket.write(&[0])).poll(&mut context).is_pending());
-        let long = downstream.outflow.long_running();
+        let long = downstream.outflow.unlimited();
         tokio::time::sleep(Duration::from_secs(150)).await;
         assert!(pin!(socket.write(&[0])).poll(&mut context).is_pending());
         drop(long);

@@ -172,7 +172,7 @@ pub struct Outflow {
     ended: AtomicBool,
     peer: AtomicBool,
     /// Each long-running request holds it.
-    long_running: Arc<()>,
+    unlimited: Arc<()>,
     /// Bytes that its unread answers may hold.
     held: AtomicUsize,
     /// Room for more data, for further requests, or its end.
@@ -244,13 +244,13 @@ impl Outflow {
         self.peer.store(true, Ordering::Relaxed);
     }
 
-    /// A long-running request, until the result is dropped.
-    pub fn long_running(&self) -> Arc<()> {
-        self.long_running.clone()
+    /// A request without a limit to its time, until the result is dropped.
+    pub fn unlimited(&self) -> Arc<()> {
+        self.unlimited.clone()
     }
 
-    pub(super) fn has_long_running(&self) -> bool {
-        Arc::strong_count(&self.long_running) > 1
+    pub(super) fn has_unlimited(&self) -> bool {
+        Arc::strong_count(&self.unlimited) > 1
     }
 
     pub(super) fn backlog(&self) -> usize {
@@ -308,6 +308,8 @@ pub struct AnswerWriter<'a> {
     unread: &'a Arc<UnreadBudget>,
     outflow: &'a Arc<Outflow>,
     long: bool,
+    /// There is no limit to the time that its client takes.
+    unlimited: bool,
     /// Most bytes that may have arrived and not been passed on.
     unread_bytes: usize,
     /// Length of the answer, if known.
@@ -333,6 +335,7 @@ impl<'a> AnswerWriter<'a> {
             unread,
             outflow,
             long,
+            unlimited: long,
             unread_bytes: match long {
                 true => LONG_RUNNING_WINDOW as usize,
                 false => STREAM_WINDOW as usize,
@@ -351,6 +354,14 @@ impl<'a> AnswerWriter<'a> {
             self.unread_bytes = HTTP1_UNREAD;
         }
         self
+    }
+
+    /// Without a limit to the time that its client takes.
+    pub fn unlimited(self) -> Self {
+        Self {
+            unlimited: true,
+            ..self
+        }
     }
 
     /// To be called before a piece is written: waits until the client's connection has room. An error: the answer was
@@ -415,7 +426,7 @@ impl<'a> AnswerWriter<'a> {
         let request = if self.long { LONG_RUNNING } else { REQUEST };
         let piece = self.bytes / self.pieces.max(1);
         let weight = request + unread_weight(self.unread_bytes, self.length, piece);
-        let wait = Wait::new(self.outflow, weight, self.long, context.waker());
+        let wait = Wait::new(self.outflow, weight, self.unlimited, context.waker());
         self.waits = Some(self.unread.list(wait));
         Poll::Pending
     }

@@ -3,7 +3,7 @@
 //! An answer is listed while a piece of it waits for its client, with the most memory that it may hold; so is a
 //! connection whose socket accepts nothing. Other answers cost nothing. Who is taken off the list by somebody else is
 //! given up. One task looks at the list once a second while it is not empty: a short request whose client reads nothing
-//! for `STALL_SECONDS` is given up, as kube-apiserver's own timeout would do, and so is a socket.
+//! for `STALL_SECONDS` is given up, as kube-apiserver's own timeout would do, unless it reads a log, and so is a socket.
 //! When all together hold more than [`BUDGET`], answers are given up at once: first on connections that hold more than
 //! their share, so that many clients that never read cannot harm one that reads slowly; then on connections with
 //! blocked sockets; above `HARD_LIMIT` on the connections that hold most. An answer whose server sends nothing does not
@@ -80,19 +80,24 @@ pub(super) struct Wait {
     outflow: Arc<Outflow>,
     /// Bytes that an answer may hold; 0: a socket.
     weight: usize,
-    /// A long-running request's.
-    long: bool,
+    /// There is no limit to the time that the client takes.
+    unlimited: bool,
     /// Seconds since it began to wait.
     quiet: u32,
     waker: Waker,
 }
 
 impl Wait {
-    pub(super) fn new(outflow: &Arc<Outflow>, weight: usize, long: bool, waker: &Waker) -> Self {
+    pub(super) fn new(
+        outflow: &Arc<Outflow>,
+        weight: usize,
+        unlimited: bool,
+        waker: &Waker,
+    ) -> Self {
         Self {
             outflow: outflow.clone(),
             weight,
-            long,
+            unlimited,
             quiet: 0,
             waker: waker.clone(),
         }
@@ -102,8 +107,8 @@ impl Wait {
         self.weight == 0
     }
 
-    fn is_long(&self) -> bool {
-        self.long || self.is_socket() && self.outflow.has_long_running()
+    fn is_unlimited(&self) -> bool {
+        self.unlimited || self.is_socket() && self.outflow.has_unlimited()
     }
 }
 
@@ -148,7 +153,7 @@ impl WaitList {
         for wait in self.waits.values_mut() {
             wait.quiet += 1;
         }
-        let is_stalled = |wait: &Wait| wait.quiet >= STALL_SECONDS && !wait.is_long();
+        let is_stalled = |wait: &Wait| wait.quiet >= STALL_SECONDS && !wait.is_unlimited();
         for id in self.in_order(is_stalled, |_| ()) {
             self.give_up(id, ResetReason::Timeout);
         }

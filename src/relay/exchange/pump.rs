@@ -112,7 +112,11 @@ impl Exchange<'_> {
         let context = self.context;
         let outflow = &context.downstream.outflow;
         let long = context.kind != RequestKind::Short;
-        AnswerWriter::new(&context.shared.limits.unread, outflow, long, length)
+        let writer = AnswerWriter::new(&context.shared.limits.unread, outflow, long, length);
+        match context.info.is_unlimited() {
+            true => writer.unlimited(),
+            false => writer,
+        }
     }
 
     /// Returns a connection to the pool if the whole answer was read and the request sent completely. Otherwise the server

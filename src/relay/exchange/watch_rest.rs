@@ -100,7 +100,7 @@ impl WatchRest {
         };
         let _open = Open::new(&shared.metrics.long_running);
         let _moved = self.moved.then(|| Open::new(&shared.metrics.moved[1]));
-        let _long = downstream.outflow.long_running();
+        let _unlimited = downstream.outflow.unlimited();
         let final_bookmark = FinalBookmark::of_watch(shared, Some(self.watch.clone()));
         let rest = (&*self.watch, &self.dependencies);
         let over = until_over(&final_bookmark, &downstream.client, rest, self.stays_until);

@@ -18,6 +18,8 @@ fn line(info: &RequestInfo<'_>) -> String {
     }
     if info.long_running {
         line.push_str(" (long)");
+    } else if info.is_unlimited() {
+        line.push_str(" (unlimited)");
     }
     line
 }
@@ -153,11 +155,11 @@ fn subresources_are_read_and_some_are_long_running() {
         ("exec over WebSocket", "GET", "/api/v1/namespaces/a/pods/b/exec?command=sh", "Get /v1 pods/exec in a named b (long)"),
         ("attach", "POST", "/api/v1/namespaces/a/pods/b/attach?stdout=true", "Create /v1 pods/attach in a named b (long)"),
         ("port-forward", "POST", "/api/v1/namespaces/a/pods/b/portforward", "Create /v1 pods/portforward in a named b (long)"),
-        ("log", "GET", "/api/v1/namespaces/a/pods/b/log?container=c", "Get /v1 pods/log in a named b"),
+        ("log", "GET", "/api/v1/namespaces/a/pods/b/log?container=c", "Get /v1 pods/log in a named b (unlimited)"),
         ("log that is followed", "GET", "/api/v1/namespaces/a/pods/b/log?container=c&follow=true", "Get /v1 pods/log in a named b (long)"),
         ("log that is followed, as a flag", "GET", "/api/v1/namespaces/a/pods/b/log?follow", "Get /v1 pods/log in a named b (long)"),
-        ("log that is not followed, in words", "GET", "/api/v1/namespaces/a/pods/b/log?follow=False", "Get /v1 pods/log in a named b"),
-        ("a tail is no part of it", "GET", "/api/v1/namespaces/a/pods/b/log/extra", "Get /v1 pods/log in a named b"),
+        ("log that is not followed, in words", "GET", "/api/v1/namespaces/a/pods/b/log?follow=False", "Get /v1 pods/log in a named b (unlimited)"),
+        ("a tail is no part of it", "GET", "/api/v1/namespaces/a/pods/b/log/extra", "Get /v1 pods/log in a named b (unlimited)"),
         ("names invented by aggregated APIs", "GET", "/apis/custom.metrics.k8s.io/v1beta1/namespaces/a/pods/*/http_requests", "Get custom.metrics.k8s.io/v1beta1 pods/http_requests in a named *"),
         ("tails invented by aggregated APIs", "GET", "/apis/subresources.example.io/v1/namespaces/a/machines/m/portforward/8080/tcp", "Get subresources.example.io/v1 machines/portforward in a named m (long)"),
         ("a subresource called watch", "GET", "/api/v1/namespaces/a/pods/b/watch", "Get /v1 pods/watch in a named b"),

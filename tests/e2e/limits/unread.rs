@@ -23,6 +23,7 @@ const OBJECT: &str = "/_double/big?bytes=230000";
 /// More than any socket takes.
 const BIG: &str = "/_double/big?bytes=50000000";
 const WATCH: &str = "/api/v1/namespaces/busy/configmaps?watch=true";
+const LOG: &str = "/api/v1/namespaces/busy/pods/x/log";
 /// As many as a connection may have.
 const STREAMS: usize = 250;
 /// A window that is never used up.
@@ -252,6 +253,8 @@ async fn who_takes_nothing_for_a_minute_is_cut_off_and_nobody_else_is() {
     let upgrade = "GET /_double/upgrade HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: SPDY/3.1\r\n\r\n";
     let upgraded = Upgraded::open(&client, upgrade, b"").await.unwrap();
     let mut watch = asked(&client, 0, 1, WATCH).await;
+    // A pager may wait for its user.
+    let mut log = asked(&client, 0, 1, LOG).await;
     // And these do not.
     let started = Instant::now();
     let windowless = reset(asked(&client, 0, SOME, OBJECT).await, SOME);
@@ -266,10 +269,10 @@ async fn who_takes_nothing_for_a_minute_is_cut_off_and_nobody_else_is() {
     let times = timeout(PATIENCE + SLACK, windowless).await;
     let [first, _] = times.expect("they are reset").unwrap().expect("one by one");
     assert!(first + Duration::from_secs(2) > PATIENCE, "{first:?}");
-    // Four go on. Those that nobody reads end, in the same second or one after the other.
+    // Five go on. Those that nobody reads end, in the same second or one after the other.
     eventually("the connections end", SLACK, async || {
         let open = ordeal.world.proxy.metric(connections, &[]).await;
-        if open == OTHERS + 4.0 {
+        if open == OTHERS + 5.0 {
             Ok(())
         } else {
             Err(open)
@@ -292,15 +295,17 @@ async fn who_takes_nothing_for_a_minute_is_cut_off_and_nobody_else_is() {
 
     slow.end(&ordeal.world.proxy).await;
     assert!(quiet.is_quiet(Duration::from_millis(100)).await);
-    let reset = async {
-        while let Some((kind, ..)) = next(&mut watch).await {
-            if kind == RESET {
-                return;
+    for unlimited in [&mut watch, &mut log] {
+        let reset = async {
+            while let Some((kind, ..)) = next(unlimited).await {
+                if kind == RESET {
+                    return;
+                }
             }
-        }
-    };
-    assert!(timeout(Duration::from_secs(1), reset).await.is_err());
-    drop((unread, upgraded, watch));
+        };
+        assert!(timeout(Duration::from_secs(1), reset).await.is_err());
+    }
+    drop((unread, upgraded, watch, log));
     eventually("nothing is held any more", LONG, async || {
         held().await == 0.0
     })
