@@ -1,5 +1,5 @@
 //! How newer kube-apiservers treat credentials. Besides name and groups, a certificate user gets a credential-id that
-//! identifies the certificate (since 1.32) and the UID in the certificate's subject (since 1.34, where
+//! identifies the certificate (since 1.32) and the UID in the certificate's subject (since 1.33, where
 //! `AllowParsingUserUIDFromCertAuth` is the default). An apiserver closes the connection after an anonymous request
 //! (since 1.29). Pure.
 //!
@@ -16,7 +16,7 @@ const KEY: &str = "authentication.kubernetes.io%2fcredential-id";
 /// The first minor version of Kubernetes 1 with credential-ids.
 const SINCE: u32 = 32;
 /// The first minor version that reads UIDs.
-const UID_SINCE: u32 = 34;
+const UID_SINCE: u32 = 33;
 /// The subject attribute that Kubernetes defines for the user's UID: 1.3.6.1.4.1.57683.2.
 const UID: &[u8] = &[0x2b, 6, 1, 4, 1, 0x83, 0xc2, 0x53, 2];
 
@@ -119,8 +119,8 @@ mod tests {
             let details = details(version);
             assert!(!details.credential_id && !details.uid, "{version}");
         }
-        assert!(!details("v1.33.4").uid);
-        assert!(details("v1.34.0").uid);
+        assert!(!details("v1.32.4").uid);
+        assert!(details("v1.33.0").uid);
     }
 
     #[test]
