@@ -34,6 +34,7 @@ pub mod nodes;
 pub mod notes;
 mod one_task;
 pub mod openssl;
+pub mod pair;
 pub mod peer_links;
 pub mod pki;
 pub mod process;

@@ -2,13 +2,14 @@
 
 use std::time::{Duration, Instant};
 
-use crate::routing::real_apiservers::{LONGER, without_autoscaling};
+use crate::routing::real_apiservers::LONGER;
 use testkit::audit::AuditLog;
 use testkit::cluster::{Ground, assert_refused_for_good};
 use testkit::kube::{KubeApiServer, Need};
 use testkit::kubectl::Kubectl;
+use testkit::pair::Pair;
 use testkit::process::Signal;
-use testkit::proxy::{Proxy, Until};
+use testkit::proxy::Proxy;
 use testkit::wait::eventually;
 
 /// What only B serves.
@@ -30,14 +31,21 @@ struct World {
 impl World {
     async fn new() -> Self {
         let ground = Ground::bootstrapped().await;
-        let b = KubeApiServer::start(ground.kube("cp-b"), &ground.pki).await;
         let audit = AuditLog::new(ground.dir.path(), "a");
         let flags = audit.flags();
-        let at_a = without_autoscaling(ground.kube("cp-a"));
-        let at_a = flags.iter().fold(at_a, |options, flag| options.arg(flag));
-        let a = KubeApiServer::start(at_a, &ground.pki).await;
-        let proxy = |id, addr| Proxy::start(ground.proxy(id, addr).until(Until::Ready));
-        let (proxy_a, proxy_b) = tokio::join!(proxy("a", a.addr()), proxy("b", b.addr()));
+        let pair = Pair::options().without_group_at_a("autoscaling");
+        let pair = pair.a(move |options| {
+            flags
+                .iter()
+                .fold(options, |options, flag| options.arg(flag))
+        });
+        let Pair {
+            a,
+            b,
+            proxy_a,
+            proxy_b,
+            ground,
+        } = pair.start_on(ground).await;
         let admin = proxy_a.client(&ground.pki).cert("admin");
         eventually("A's proxy has what B has", LONGER, async || {
             admin.get(ABSENT).await.code() == 200

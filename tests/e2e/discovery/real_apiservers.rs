@@ -9,12 +9,11 @@ use prost::Message;
 
 use crate::discovery::documents::{BETA, V2, groups};
 use crate::discovery::walk::{legacy_lists, served};
-use crate::routing::real_apiservers::{LONGER, without_autoscaling};
-use testkit::client::Client;
-use testkit::cluster::{Ground, REROUTED, assert_refused_for_good};
+use crate::routing::real_apiservers::LONGER;
+use testkit::cluster::{REROUTED, assert_refused_for_good};
 use testkit::kube::{KubeApiServer, Need};
 use testkit::kubectl::Kubectl;
-use testkit::proxy::{Proxy, Until};
+use testkit::pair::Pair;
 use testkit::streaming::Response;
 use testkit::wait::eventually;
 
@@ -24,83 +23,49 @@ const OPENAPI: &str = "/openapi/v2";
 const OPENAPI_PROTOBUF: &str = "application/com.github.proto-openapi.spec.v2@v1.0+protobuf";
 const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
 
-struct World {
-    a: KubeApiServer,
-    b: KubeApiServer,
-    proxy_a: Proxy,
-    _proxy_b: Proxy,
-    ground: Ground,
-}
-
-impl World {
-    async fn new() -> Self {
-        let ground = Ground::bootstrapped().await;
-        // B first: then A deletes the APIService objects of what it does not know, and B's own group list forgets it.
-        let b = KubeApiServer::start(ground.kube("cp-b").betas(true), &ground.pki).await;
-        let a = without_autoscaling(ground.kube("cp-a").betas(true));
-        let a = KubeApiServer::start(a, &ground.pki).await;
-        let proxy = |id, addr| Proxy::start(ground.proxy(id, addr).until(Until::Ready));
-        let (proxy_a, proxy_b) = tokio::join!(proxy("a", a.addr()), proxy("b", b.addr()));
-        let world = Self {
-            a,
-            b,
-            proxy_a,
-            _proxy_b: proxy_b,
-            ground,
-        };
-        let admin = world.admin();
-        eventually("A's proxy adds what B has", LONGER, async || {
-            admin.get(GROUP).await.code() == 200
-        })
-        .await;
-        world
-    }
-
-    fn admin(&self) -> Client {
-        self.proxy_a
-            .client(&self.ground.pki)
-            .cert("admin")
-            .timeout(LONGER)
-    }
-}
-
 #[tokio::test]
 async fn discovery_before_real_apiservers() {
-    let mut world = World::new().await;
-    every_client_finds_the_group(&world).await;
+    let pair = Pair::options().both(|options| options.betas(true));
+    let mut pair = pair.without_group_at_a("autoscaling").start().await;
+    let admin = pair.admin();
+    eventually("A's proxy adds what B has", LONGER, async || {
+        admin.get(GROUP).await.code() == 200
+    })
+    .await;
+    every_client_finds_the_group(&pair).await;
     // Nobody has asked for OpenAPI before.
-    kubectl_can_use_it(&world).await;
-    let lists = legacy_lists(&world.admin()).await;
+    kubectl_can_use_it(&pair).await;
+    let lists = legacy_lists(&pair.admin()).await;
     assert!(
         lists.contains("/apis/autoscaling/v1/horizontalpodautoscalers"),
         "{lists:?}"
     );
     for path in &lists {
-        let answer = world.admin().get(path).await;
+        let answer = pair.admin().get(path).await;
         assert_eq!(answer.code(), 200, "{path}: {}", answer.text());
     }
     // Without OpenAPI v3, and with the forms that OpenAPI v2 had.
-    if [&world.a, &world.b]
+    if [&pair.a, &pair.b]
         .iter()
         .all(|it| it.abilities().meets(Need::Before(23)))
     {
-        each_form_is_merged(&world).await;
-        open_api_is_merged(&world).await;
-        callers_see_what_they_may(&world).await;
+        each_form_is_merged(&pair).await;
+        open_api_is_merged(&pair).await;
+        callers_see_what_they_may(&pair).await;
     }
-    a_dead_peers_group_is_refused(&mut world).await;
+    a_dead_peers_group_is_refused(&mut pair).await;
 }
 
 /// What clients of 1.20 to 1.36 send; they get the form that A itself would give them.
-async fn every_client_finds_the_group(world: &World) {
+async fn every_client_finds_the_group(pair: &Pair) {
     for accept in [
         "application/json, */*".to_owned(),
         "application/json".to_owned(),
         format!("{BETA},application/json"),
         format!("{V2},{BETA},application/json"),
     ] {
-        let client = world.admin().header("accept", &accept);
-        let direct = world.a.admin().header("accept", &accept);
+        let client = pair.admin().header("accept", &accept);
+        let direct = pair.a.admin().header("accept", &accept);
         let (merged, local) = (client.get("/apis").await, direct.get("/apis").await);
         let form = |answer: &Response| answer.header("content-type").to_owned();
         assert_eq!(
@@ -115,11 +80,11 @@ async fn every_client_finds_the_group(world: &World) {
         let added = &names[before.len()..];
         assert!(added.contains(&"autoscaling".to_owned()), "{added:?}");
         let version = |server: &KubeApiServer| server.abilities().version.clone();
-        if version(&world.a) == version(&world.b) {
+        if version(&pair.a) == version(&pair.b) {
             assert_eq!(added.len(), 1, "{added:?}");
         }
         let version = served(&client, VERSION).await;
-        assert_eq!(version.body, world.b.admin().get(VERSION).await.body);
+        assert_eq!(version.body, pair.b.admin().get(VERSION).await.body);
     }
     let labels = [
         ("code", "200"),
@@ -128,17 +93,17 @@ async fn every_client_finds_the_group(world: &World) {
         ("resource", ""),
     ];
     let all = |count| count >= 4.0;
-    world.proxy_a.until_metric(REROUTED, &labels, all).await;
+    pair.proxy_a.until_metric(REROUTED, &labels, all).await;
 }
 
-async fn each_form_is_merged(world: &World) {
-    let yaml = world.admin().header("accept", "application/yaml");
+async fn each_form_is_merged(pair: &Pair) {
+    let yaml = pair.admin().header("accept", "application/yaml");
     let list = yaml.get("/apis").await;
     assert_eq!(list.header("content-type"), "application/yaml");
     let list: serde_json::Value = serde_yaml::from_slice(&list.body).unwrap();
     assert!(groups(&list).contains(&"autoscaling".to_owned()));
 
-    let protobuf = world.admin().header("accept", PROTOBUF);
+    let protobuf = pair.admin().header("accept", PROTOBUF);
     let raw = |body: &[u8]| Unknown::decode(&body[4..]).unwrap().raw.unwrap();
     let list = protobuf.get("/apis").await;
     assert_eq!(list.header("content-type"), PROTOBUF);
@@ -158,8 +123,8 @@ async fn each_form_is_merged(world: &World) {
     assert_eq!(version.group_version(), "autoscaling/v1");
 }
 
-async fn open_api_is_merged(world: &World) {
-    let json = world.admin();
+async fn open_api_is_merged(pair: &Pair) {
+    let json = pair.admin();
     let protobuf = json.header("accept", OPENAPI_PROTOBUF);
     let path = "/apis/autoscaling/v1/namespaces/{namespace}/horizontalpodautoscalers";
     for (client, form) in [
@@ -170,7 +135,7 @@ async fn open_api_is_merged(world: &World) {
         assert_eq!(whole.header("content-type"), form);
         assert_eq!(whole.header("content-length"), whole.body.len().to_string());
         assert!(!whole.headers.contains_key("accept-ranges"));
-        let local = world.a.admin().header(
+        let local = pair.a.admin().header(
             "accept",
             if form.starts_with("text") {
                 "*/*"
@@ -207,8 +172,8 @@ async fn open_api_is_merged(world: &World) {
     }
 }
 
-async fn callers_see_what_they_may(world: &World) {
-    let nobody = world.proxy_a.client(&world.ground.pki);
+async fn callers_see_what_they_may(pair: &Pair) {
+    let nobody = pair.proxy_a.client(&pair.ground.pki);
     let bob = nobody.token("tok-bob");
     for path in [
         "/api",
@@ -236,10 +201,7 @@ async fn callers_see_what_they_may(world: &World) {
         "/apis/autoscaling/v9",
         "/openapi/v3",
     ] {
-        let (through, direct) = (
-            world.admin().get(path).await,
-            world.a.admin().get(path).await,
-        );
+        let (through, direct) = (pair.admin().get(path).await, pair.a.admin().get(path).await);
         assert_eq!(through.code(), 404, "{path}");
         assert_eq!(
             through.header("content-type"),
@@ -249,14 +211,13 @@ async fn callers_see_what_they_may(world: &World) {
     }
 }
 
-async fn kubectl_can_use_it(world: &World) {
-    let pki = &world.ground.pki;
-    let kubectl =
-        Kubectl::new(world.proxy_a.addr(), pki, world.ground.dir.path()).cert(pki, "admin");
+async fn kubectl_can_use_it(pair: &Pair) {
+    let pki = &pair.ground.pki;
+    let kubectl = Kubectl::new(pair.proxy_a.addr(), pki, pair.ground.dir.path()).cert(pki, "admin");
     // Nobody has needed OpenAPI before, and kubectl asks once.
     // A kubectl that is told of OpenAPI v3 asks for nothing else, and an apiserver before 1.24 has none to add.
     let has_v3 = |server: &KubeApiServer| server.abilities().meets(Need::Since(24));
-    if has_v3(&world.b) || !has_v3(&world.a) {
+    if has_v3(&pair.b) || !has_v3(&pair.a) {
         let explained = kubectl.run(&["explain", "hpa.spec.maxReplicas"]).await;
         assert!(explained.contains("maxReplicas"), "{explained}");
     }
@@ -284,7 +245,7 @@ async fn kubectl_can_use_it(world: &World) {
         .await;
     // By what OpenAPI says of it; newer kubectls leave that to apiservers that can, from 1.27 on.
     let said = |why| refused.stderr.contains(why);
-    let by_apiserver = world.b.abilities().meets(Need::Since(27));
+    let by_apiserver = pair.b.abilities().meets(Need::Since(27));
     assert!(
         said("error validating data") || by_apiserver && said("strict decoding error"),
         "{}",
@@ -308,9 +269,9 @@ spec:
   scaleTargetRef: {apiVersion: apps/v1, kind: Deployment, name: any}
 ";
 
-async fn a_dead_peers_group_is_refused(world: &mut World) {
-    world.b.kill();
-    let admin = world.admin();
+async fn a_dead_peers_group_is_refused(pair: &mut Pair) {
+    pair.b.kill();
+    let admin = pair.admin();
     for path in [VERSION, VERSION] {
         let answer = admin.get(path).await;
         assert_refused_for_good(&answer, "");

@@ -11,7 +11,7 @@ use testkit::proxy::{Proxy, Until};
 use testkit::raw;
 use testkit::wire::{Pieces, Wire, request};
 
-use crate::routing::real_apiservers::world;
+use crate::routing::real_apiservers::pair;
 
 const CONFIG_MAPS: &str = "/api/v1/namespaces/default/configmaps";
 const ONE: &str = r#"{"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "one"}}"#;
@@ -63,7 +63,7 @@ async fn expectations_are_met_as_by_an_apiserver() {
 
 #[tokio::test]
 async fn names_that_are_dots_are_refused_as_by_the_apiserver_that_serves_the_resource() {
-    let world = world().await;
+    let world = pair().await;
     let through = world.proxy_a.client(&world.ground.pki).cert("admin");
     let ask = async |client: &Client, method: &str, path: &str| {
         let mut wire = Wire::http2(client).await;

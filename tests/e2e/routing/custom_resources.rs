@@ -12,9 +12,9 @@ use super::real_apiservers::LONGER;
 use crate::limits::http2::{get, streams};
 use crate::limits::unread::asked;
 use testkit::client::Client;
-use testkit::cluster::{Cluster, Ground, LONG, REROUTED, assert_refused, lists};
+use testkit::cluster::{Cluster, LONG, REROUTED, assert_refused, lists};
 use testkit::double::{Fault, ServedResource, v1_20};
-use testkit::kube::KubeApiServer;
+use testkit::pair::Pair;
 use testkit::process::Signal;
 use testkit::proxy::{Proxy, ProxyOptions, Until};
 use testkit::registry::Registry;
@@ -313,21 +313,13 @@ fn definition(number: usize) -> String {
 #[tokio::test]
 async fn new_definitions_are_never_denied_once_one_apiserver_serves_them() {
     const ROUNDS: usize = 5;
-    let ground = Ground::bootstrapped().await;
-    let (a, mut b) = tokio::join!(
-        KubeApiServer::start(ground.kube("cp-a"), &ground.pki),
-        KubeApiServer::start(ground.kube("cp-b"), &ground.pki),
-    );
-    let (proxy_a, proxy_b) = tokio::join!(
-        Proxy::start(ground.proxy("a", a.addr()).until(Until::Ready)),
-        Proxy::start(ground.proxy("b", b.addr()).until(Until::Ready)),
-    );
-    for (proxy, peer) in [(&proxy_a, "b"), (&proxy_b, "a")] {
-        eventually("the proxies know each other", LONGER, async || {
-            lists(&proxy.statusz().await, peer, "apps")
-        })
-        .await;
-    }
+    let Pair {
+        a,
+        mut b,
+        proxy_a: _proxy_a,
+        proxy_b,
+        ground,
+    } = Pair::options().start().await;
     let to = proxy_b.client(&ground.pki).cert("admin").timeout(LONG);
     assert_eq!(to.get("/api/v1/namespaces").await.code(), 200);
     for round in 0..ROUNDS {

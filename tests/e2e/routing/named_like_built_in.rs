@@ -13,7 +13,8 @@ use testkit::client::Client;
 use testkit::cluster::{Ground, assert_refused, lists};
 use testkit::kube::{self, KubeApiServer, Need};
 use testkit::kubectl::Kubectl;
-use testkit::proxy::{Proxy, Until};
+use testkit::pair::Pair;
+use testkit::proxy::Proxy;
 use testkit::wait::{eventually, holds};
 
 /// From 1.21 on it has another version too, which apiservers themselves need.
@@ -36,21 +37,16 @@ struct World {
 
 /// With one slice.
 async fn world() -> World {
-    let ground = Ground::bootstrapped().await;
-    let (a, b) = tokio::join!(
-        KubeApiServer::start(
-            ground
-                .kube("cp-a")
-                .betas(true)
-                .runtime_config("discovery.k8s.io/v1beta1=false"),
-            &ground.pki
-        ),
-        KubeApiServer::start(ground.kube("cp-b").betas(true), &ground.pki),
-    );
-    let (proxy_a, proxy_b) = tokio::join!(
-        Proxy::start(ground.proxy("a", a.addr()).until(Until::Ready)),
-        Proxy::start(ground.proxy("b", b.addr()).until(Until::Ready)),
-    );
+    let pair = Pair::options()
+        .both(|options| options.betas(true))
+        .a(|options| options.runtime_config("discovery.k8s.io/v1beta1=false"));
+    let Pair {
+        a,
+        b,
+        proxy_a,
+        proxy_b,
+        ground,
+    } = pair.start().await;
     let slice = json!({"apiVersion": "discovery.k8s.io/v1beta1", "kind": "EndpointSlice",
         "metadata": {"name": "one", "namespace": "default"}, "addressType": "IPv4", "endpoints": []});
     let path = format!("{DOCUMENT}/namespaces/default/endpointslices");

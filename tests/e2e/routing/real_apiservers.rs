@@ -5,48 +5,25 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use testkit::client::Client;
-use testkit::cluster::{Ground, HPAS, HPAS_IN_DEFAULT, LONG, REROUTED, assert_refused, lists};
+use testkit::cluster::{Ground, HPAS, HPAS_IN_DEFAULT, LONG, REROUTED, assert_refused};
 use testkit::kube::{KubeApiServer, KubeOptions};
 use testkit::kubectl::Kubectl;
-use testkit::proxy::{Proxy, Until};
+use testkit::pair::Pair;
+use testkit::proxy::Proxy;
 use testkit::wait::eventually;
 
 pub const LONGER: Duration = Duration::from_secs(90);
-
-pub struct World {
-    pub a: KubeApiServer,
-    pub b: KubeApiServer,
-    pub proxy_a: Proxy,
-    _proxy_b: Proxy,
-    pub ground: Ground,
-}
 
 pub fn without_autoscaling(options: KubeOptions) -> KubeOptions {
     options.without_group("autoscaling")
 }
 
-pub async fn world() -> World {
-    let ground = Ground::bootstrapped().await;
-    // B first: then A deletes the APIService objects of what it does not know, and B's own group list forgets it.
-    let b = KubeApiServer::start(ground.kube("cp-b"), &ground.pki).await;
-    let a = KubeApiServer::start(without_autoscaling(ground.kube("cp-a")), &ground.pki).await;
-    let (proxy_a, proxy_b) = tokio::join!(
-        Proxy::start(ground.proxy("a", a.addr()).until(Until::Ready)),
-        Proxy::start(ground.proxy("b", b.addr()).until(Until::Ready)),
-    );
-    eventually(
-        "A's proxy knows that B serves autoscaling",
-        LONGER,
-        async || lists(&proxy_a.statusz().await, "b", "autoscaling"),
-    )
-    .await;
-    World {
-        a,
-        b,
-        proxy_a,
-        _proxy_b: proxy_b,
-        ground,
-    }
+/// Only B serves autoscaling.
+pub async fn pair() -> Pair {
+    Pair::options()
+        .without_group_at_a("autoscaling")
+        .start()
+        .await
 }
 
 /// Lets only alice and bob read HorizontalPodAutoscalers.
@@ -67,19 +44,19 @@ async fn grant(admin: &Client) {
 
 #[tokio::test]
 async fn the_main_job() {
-    let world = world().await;
-    while_all_live(&world).await;
-    through_deaths_and_restarts(world).await;
+    let pair = pair().await;
+    while_all_live(&pair).await;
+    through_deaths_and_restarts(pair).await;
 }
 
-async fn while_all_live(world: &World) {
-    let World {
+async fn while_all_live(pair: &Pair) {
+    let Pair {
         a,
         b,
         proxy_a,
         ground,
         ..
-    } = world;
+    } = pair;
     // What discovery says in a mixed cluster (B came first): the legacy group list has lost what B serves.
     assert!(
         !b.admin()
@@ -98,8 +75,8 @@ async fn while_all_live(world: &World) {
     assert_eq!(b.admin().get(HPAS).await.code(), 200);
     assert_eq!(a.admin().get(HPAS).await.code(), 404);
 
-    users_are_who_they_are_directly_against_b(world).await;
-    objects_can_be_created_watched_and_deleted(world).await;
+    users_are_who_they_are_directly_against_b(pair).await;
+    objects_can_be_created_watched_and_deleted(pair).await;
     let labels = [
         ("code", "200"),
         ("group", "autoscaling"),
@@ -111,10 +88,10 @@ async fn while_all_live(world: &World) {
     local_requests_are_as_without_a_proxy(a, proxy_a, ground).await;
 }
 
-async fn users_are_who_they_are_directly_against_b(world: &World) {
-    let World {
+async fn users_are_who_they_are_directly_against_b(pair: &Pair) {
+    let Pair {
         b, proxy_a, ground, ..
-    } = world;
+    } = pair;
     grant(b.admin()).await;
     let dir = ground.dir.path();
     let kubectl = |addr| Kubectl::new(addr, &ground.pki, dir);
@@ -165,10 +142,10 @@ async fn users_are_who_they_are_directly_against_b(world: &World) {
     assert!(denied.text().contains("alice"), "{}", denied.text());
 }
 
-async fn objects_can_be_created_watched_and_deleted(world: &World) {
-    let World {
+async fn objects_can_be_created_watched_and_deleted(pair: &Pair) {
+    let Pair {
         proxy_a, ground, ..
-    } = world;
+    } = pair;
     let admin = proxy_a.client(&ground.pki).cert("admin");
     let mut watch = admin
         .fresh()
@@ -225,23 +202,23 @@ async fn local_requests_are_as_without_a_proxy(
     }
 }
 
-async fn through_deaths_and_restarts(mut world: World) {
-    let admin = world.proxy_a.client(&world.ground.pki).cert("admin");
+async fn through_deaths_and_restarts(mut pair: Pair) {
+    let admin = pair.proxy_a.client(&pair.ground.pki).cert("admin");
     let asking = admin.header("X-Kubernetes-If-Ready", "1");
     assert_eq!(admin.get(HPAS).await.code(), 200);
 
-    world.b.kill();
+    pair.b.kill();
     let answer = admin.get(HPAS).await;
     assert_refused(&answer, "");
     eventually(
         "B's proxy tells that its apiserver is gone",
         LONG,
-        async || world.proxy_a.statusz().await["peers"][0]["target"] == false,
+        async || pair.proxy_a.statusz().await["peers"][0]["target"] == false,
     )
     .await;
     assert_refused(&admin.get(HPAS).await, "can be reached");
 
-    world.a.kill();
+    pair.a.kill();
     eventually("A is seen to be gone", LONG, async || {
         asking
             .get("/api/v1/namespaces")
@@ -250,7 +227,7 @@ async fn through_deaths_and_restarts(mut world: World) {
             == "false"
     })
     .await;
-    world.a.start_again();
+    pair.a.start_again();
     // No answer from before its initialization: each is a 503 of ours, or of an initialized apiserver.
     eventually("A is initialized again", LONGER, async || {
         let answer = asking.get("/api/v1/namespaces").await;

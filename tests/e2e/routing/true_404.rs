@@ -8,12 +8,13 @@ use testkit::client::Client;
 use testkit::cluster::{Cluster, HPAS_IN_DEFAULT, LONG, Single, assert_refused};
 use testkit::double::{Fault, ScriptedAnswer};
 use testkit::kube::KubeApiServer;
+use testkit::pair::Pair;
 use testkit::proxy::{Proxy, Until};
 use testkit::streaming::Response;
 use testkit::wait::eventually;
 
-use super::real_apiservers::{LONGER, without_autoscaling};
-use testkit::cluster::{Ground, lists};
+use super::real_apiservers::{self, LONGER};
+use testkit::cluster::Ground;
 
 const REFUSALS: &str = "kube_interop_proxy_refusals_total";
 const FAILOVERS: &str = "kube_interop_proxy_failovers_total";
@@ -141,17 +142,13 @@ async fn beside_one_apiserver_what_it_does_not_have_is_its_own_404() {
 
 #[tokio::test]
 async fn beside_two_apiservers_what_neither_has_is_their_404() {
-    let ground = Ground::bootstrapped().await;
-    let b = KubeApiServer::start(ground.kube("cp-b"), &ground.pki).await;
-    let a = KubeApiServer::start(without_autoscaling(ground.kube("cp-a")), &ground.pki).await;
-    let (proxy, _proxy_b) = tokio::join!(
-        Proxy::start(ground.proxy("a", a.addr()).until(Until::Ready)),
-        Proxy::start(ground.proxy("b", b.addr()).until(Until::Ready)),
-    );
-    eventually("A's proxy knows B", LONGER, async || {
-        lists(&proxy.statusz().await, "b", "autoscaling")
-    })
-    .await;
+    let Pair {
+        a,
+        b,
+        proxy_a: proxy,
+        proxy_b: _proxy_b,
+        ground,
+    } = real_apiservers::pair().await;
     let through = proxy.client(&ground.pki).cert("admin");
     impossible_paths_are_404_at_once(&proxy, &through, a.admin()).await;
     for path in UNSERVED {

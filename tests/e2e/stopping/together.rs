@@ -8,10 +8,10 @@ use tokio::time::{MissedTickBehavior, interval};
 
 use crate::routing::real_apiservers::LONGER;
 use testkit::client::Client;
-use testkit::cluster::Ground;
 use testkit::kube::{KubeApiServer, KubeOptions};
+use testkit::pair::Pair;
 use testkit::process::Signal;
-use testkit::proxy::{Proxy, Until};
+use testkit::proxy::Proxy;
 use testkit::wait::eventually;
 
 pub const CONFIG_MAPS: &str = "/api/v1/namespaces/default/configmaps";
@@ -52,41 +52,12 @@ pub async fn ask(client: Client, asked: Arc<Mutex<Vec<Asked>>>) {
     }
 }
 
-/// Two apiservers and their proxies.
-struct World {
-    ground: Ground,
-    a: KubeApiServer,
-    _b: KubeApiServer,
-    proxy_a: Proxy,
-    proxy_b: Proxy,
-}
-
-async fn world(a: impl FnOnce(KubeOptions) -> KubeOptions) -> World {
-    let ground = Ground::bootstrapped().await;
-    let a = KubeApiServer::start(a(ground.kube("cp-a")), &ground.pki).await;
-    let b = KubeApiServer::start(ground.kube("cp-b"), &ground.pki).await;
-    let proxy = |id, server: &KubeApiServer| {
-        let options = ground.proxy(id, server.addr());
-        let options = options
-            .set("shutdown.delay", DELAY)
-            .set("shutdown.drain", DRAIN);
-        Proxy::start(options.until(Until::Ready))
-    };
-    let (proxy_a, proxy_b) = tokio::join!(proxy("a", &a), proxy("b", &b));
-    eventually("B is a target", LONGER, async || {
-        proxy_a
-            .metric("kube_interop_proxy_peers", &[("state", "target")])
-            .await
-            == 1.0
-    })
-    .await;
-    World {
-        ground,
-        a,
-        _b: b,
-        proxy_a,
-        proxy_b,
-    }
+async fn pair(a: impl Fn(KubeOptions) -> KubeOptions + Send + 'static) -> Pair {
+    let pair = Pair::options().a(a).proxies(|options| {
+        let options = options.set("shutdown.delay", DELAY);
+        options.set("shutdown.drain", DRAIN)
+    });
+    pair.start().await
 }
 
 /// SIGTERM to proxy and apiserver. Returns when they ended, as seen a little later.
@@ -113,12 +84,12 @@ async fn an_apiserver_that_lives_on_without_its_port_keeps_its_proxy_and_nothing
         let options = options.cached().feature_gate("APIServerIdentity=true");
         options.arg("--shutdown-delay-duration=5s")
     };
-    let mut world = world(lives_on).await;
+    let mut pair = pair(lives_on).await;
     let asked: Arc<Mutex<Vec<Asked>>> = Arc::default();
-    let client = world.proxy_a.client(&world.ground.pki).cert("admin");
+    let client = pair.proxy_a.client(&pair.ground.pki).cert("admin");
     let asking = tokio::spawn(ask(client, asked.clone()));
     let signalled = Instant::now();
-    let (proxy_ended, apiserver_ended) = stop(&mut world.proxy_a, &mut world.a).await;
+    let (proxy_ended, apiserver_ended) = stop(&mut pair.proxy_a, &mut pair.a).await;
     asking.abort();
     let took = |ended: Instant| ended.duration_since(signalled);
     let (proxy, apiserver) = (took(proxy_ended), took(apiserver_ended));
@@ -134,7 +105,7 @@ async fn an_apiserver_that_lives_on_without_its_port_keeps_its_proxy_and_nothing
 
     // The other one is stopped alone: its apiserver has connections, too.
     let alone = Instant::now();
-    assert!(world.proxy_b.terminate().await.success());
+    assert!(pair.proxy_b.terminate().await.success());
     let drained = Duration::from_secs(10);
     assert!(alone.elapsed() < drained, "{:?}", alone.elapsed());
 }
@@ -143,13 +114,13 @@ async fn an_apiserver_that_lives_on_without_its_port_keeps_its_proxy_and_nothing
 async fn a_client_of_this_node_is_served_until_both_have_ended() {
     let stops_late =
         |options: KubeOptions| options.arg(&format!("--shutdown-delay-duration={SHUTDOWN_DELAY}"));
-    let World {
+    let Pair {
         ground,
         mut a,
-        _b,
+        b: _b,
         mut proxy_a,
         proxy_b: _proxy_b,
-    } = world(stops_late).await;
+    } = pair(stops_late).await;
     let asked: Arc<Mutex<Vec<Asked>>> = Arc::default();
     let client = proxy_a.client(&ground.pki).cert("admin");
     let asking = tokio::spawn(ask(client, asked.clone()));

@@ -23,7 +23,8 @@ use testkit::cluster::{Ground, LONG};
 use testkit::etcd::Etcd;
 use testkit::guarantees::{Data, Event, Kind};
 use testkit::kube::KubeApiServer;
-use testkit::proxy::{Proxy, Until};
+use testkit::pair::Pair;
+use testkit::proxy::Proxy;
 use testkit::wait::eventually;
 
 const PREFIX: &str = "/registry/configmaps/";
@@ -45,18 +46,21 @@ struct World {
 
 impl World {
     async fn new() -> Self {
-        let ground = Ground::bootstrapped().await;
-        let server = |host| KubeApiServer::start(ground.kube(host), &ground.pki);
-        let (a, b) = tokio::join!(server("cp-a"), server("cp-b"));
-        let proxy = |id, server: &KubeApiServer| {
-            let options = ground.proxy(id, server.addr());
-            let options = options
-                .set("watch.bookmarkOnShutdown", "true")
-                .set("watch.handOver", "true")
-                .set("shutdown.drain", "1s");
-            Proxy::start(options.until(Until::Ready))
-        };
-        let (proxy_a, proxy_b) = tokio::join!(proxy("a", &a), proxy("b", &b));
+        let Pair {
+            a,
+            b,
+            proxy_a,
+            proxy_b,
+            ground,
+        } = Pair::options()
+            .proxies(|options| {
+                options
+                    .set("watch.bookmarkOnShutdown", "true")
+                    .set("watch.handOver", "true")
+                    .set("shutdown.drain", "1s")
+            })
+            .start()
+            .await;
         let world = Self {
             servers: [a, b],
             proxies: [proxy_a, proxy_b],

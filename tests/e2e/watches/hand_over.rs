@@ -14,6 +14,7 @@ use testkit::client::Client;
 use testkit::cluster::Ground;
 use testkit::kube::{self, KubeApiServer, Need};
 use testkit::nodes::HANDED_OVER;
+use testkit::pair::Pair;
 use testkit::process::Signal;
 use testkit::proxy::{Proxy, ProxyOptions, Until};
 use testkit::wait::eventually;
@@ -96,13 +97,13 @@ async fn a_watch_goes_on_at_another_apiserver_and_its_client_notices_nothing() {
     if kube::lacks(&[Need::OneVersion]) {
         return;
     }
-    let ground = Ground::bootstrapped().await;
-    let mut b = KubeApiServer::start(ground.kube("cp-b"), &ground.pki).await;
-    let mut a = KubeApiServer::start(ground.kube("cp-a"), &ground.pki).await;
-    let proxy = |id: &str, server: &KubeApiServer| {
-        Proxy::start(patient(ground.proxy(id, server.addr())).until(Until::Ready))
-    };
-    let (mut proxy_a, proxy_b) = tokio::join!(proxy("a", &a), proxy("b", &b));
+    let Pair {
+        mut a,
+        mut b,
+        mut proxy_a,
+        proxy_b,
+        ground,
+    } = Pair::options().proxies(patient).start().await;
     until_histories_are_known(&[&proxy_a, &proxy_b]).await;
     let [admin, other] = [&proxy_a, &proxy_b].map(|it| it.client(&ground.pki).cert("admin"));
 
@@ -242,13 +243,13 @@ async fn define_anew(admin: &Client) {
 /// A clean end is allowed: an apiserver ends the watches of a definition that is removed, a minute later.
 #[tokio::test]
 async fn a_definition_that_is_removed_and_made_anew_meanwhile_hides_nothing() {
-    let ground = Ground::bootstrapped().await;
-    let b = KubeApiServer::start(ground.kube("cp-b"), &ground.pki).await;
-    let mut a = KubeApiServer::start(ground.kube("cp-a"), &ground.pki).await;
-    let proxy = |id: &str, server: &KubeApiServer| {
-        Proxy::start(patient(ground.proxy(id, server.addr())).until(Until::Ready))
-    };
-    let (proxy_a, proxy_b) = tokio::join!(proxy("a", &a), proxy("b", &b));
+    let Pair {
+        mut a,
+        b,
+        proxy_a,
+        proxy_b,
+        ground,
+    } = Pair::options().proxies(patient).start().await;
     until_histories_are_known(&[&proxy_a, &proxy_b]).await;
     let admin = proxy_a.client(&ground.pki).cert("admin");
     WIDGETS

@@ -7,7 +7,8 @@ use crate::routing::real_apiservers::LONGER;
 use testkit::client::Client;
 use testkit::cluster::{Ground, LONG};
 use testkit::kube::KubeApiServer;
-use testkit::proxy::{Proxy, Until};
+use testkit::pair::Pair;
+use testkit::proxy::Proxy;
 use testkit::wait::eventually;
 
 const QUIET: &str = "/api/v1/namespaces/default/podtemplates";
@@ -28,15 +29,19 @@ struct World {
 
 impl World {
     async fn new() -> Self {
-        let ground = Ground::bootstrapped().await;
-        let b = KubeApiServer::start(ground.kube("cp-b"), &ground.pki).await;
-        let a = KubeApiServer::start(ground.kube("cp-a"), &ground.pki).await;
-        let proxy = |id: &str, server: &KubeApiServer| {
-            let options = ground.proxy(id, server.addr());
-            let options = options.set("watch.bookmarkOnShutdown", "true");
-            Proxy::start(options.set("shutdown.drain", "5s").until(Until::Ready))
-        };
-        let (proxy_a, proxy_b) = tokio::join!(proxy("a", &a), proxy("b", &b));
+        let Pair {
+            a,
+            b,
+            proxy_a,
+            proxy_b,
+            ground,
+        } = Pair::options()
+            .proxies(|options| {
+                let options = options.set("watch.bookmarkOnShutdown", "true");
+                options.set("shutdown.drain", "5s")
+            })
+            .start()
+            .await;
         let world = Self {
             a,
             proxy_a,
