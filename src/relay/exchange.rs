@@ -62,8 +62,7 @@ pub async fn run(
     context.meter.attempt(exchange.route.address);
     let late = context.shared.shutdown.is_draining();
     let outflow = &context.downstream.outflow;
-    let is_unlimited = context.kind != RequestKind::Short || context.info.is_unlimited();
-    let _unlimited = is_unlimited.then(|| outflow.unlimited());
+    let _unlimited = context.is_unlimited().then(|| outflow.unlimited());
     let sent = AtomicBool::new(false);
     let asked = tokio::select! {
         biased;

@@ -87,6 +87,11 @@ impl RequestContext<'_> {
         reads && self.kind != RequestKind::Upgrade
     }
 
+    /// Whether its client may take as long as it likes.
+    pub fn is_unlimited(&self) -> bool {
+        self.kind != RequestKind::Short || self.info.is_unlimited()
+    }
+
     /// Whether its connection ends with the answer, as it would at an apiserver. `is_unauthorized`: the apiserver, or this
     /// proxy, does not accept the caller; `ends_anonymous`: an apiserver like that ends connections of anonymous callers.
     pub fn ends_connection(&self, is_unauthorized: bool, ends_anonymous: bool) -> bool {

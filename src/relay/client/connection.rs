@@ -171,7 +171,7 @@ pub struct Outflow {
     /// It is to end, or has ended.
     ended: AtomicBool,
     peer: AtomicBool,
-    /// Each long-running request holds it.
+    /// Each request without a limit to its time holds it.
     unlimited: Arc<()>,
     /// Bytes that its unread answers may hold.
     held: AtomicUsize,

@@ -113,7 +113,7 @@ impl Exchange<'_> {
         let outflow = &context.downstream.outflow;
         let long = context.kind != RequestKind::Short;
         let writer = AnswerWriter::new(&context.shared.limits.unread, outflow, long, length);
-        match context.info.is_unlimited() {
+        match context.is_unlimited() {
             true => writer.unlimited(),
             false => writer,
         }
