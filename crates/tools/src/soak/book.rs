@@ -6,7 +6,7 @@ use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use crate::exchange::Outcome;
-use crate::plan::Kind;
+use crate::plan::{Kind, NODES};
 use crate::rules::Verdict;
 use crate::table::{Request, Seen, Sort, Trouble, Wait, Window};
 use crate::writes::Write;
@@ -14,13 +14,11 @@ use crate::writes::Write;
 /// Requests that take longer are named, with what their attempts were answered.
 const SLOW: Duration = Duration::from_secs(10);
 
-/// An apiserver from its start to its end.
+/// An apiserver that is up.
 struct Server {
-    node: usize,
     minor: u32,
-    up: Duration,
-    stops: Option<Duration>,
-    gone: Option<Duration>,
+    since: Duration,
+    is_stopping: bool,
 }
 
 /// The time until which a server has to answer.
@@ -45,7 +43,7 @@ pub struct Book {
     violations: Mutex<Vec<String>>,
     /// From when until when an apiserver was starting.
     starts: Mutex<Vec<(Duration, Option<Duration>)>>,
-    servers: Mutex<Vec<Server>>,
+    servers: Mutex<[Option<Server>; NODES]>,
     /// Or else the first violations are told, and all are counted.
     judges: bool,
 }
@@ -156,43 +154,35 @@ impl Book {
 
     /// The node's apiserver is up, with this minor version.
     pub fn server_is_up(&self, node: usize, minor: u32) {
-        self.servers.lock().unwrap().push(Server {
-            node,
+        let since = self.now();
+        self.servers.lock().unwrap()[node] = Some(Server {
             minor,
-            up: self.now(),
-            stops: None,
-            gone: None,
+            since,
+            is_stopping: false,
         });
     }
 
     /// The node's apiserver is told to stop.
     pub fn server_stops(&self, node: usize) {
-        self.change_server(node, |server, now| server.stops = Some(now));
+        if let Some(server) = &mut self.servers.lock().unwrap()[node] {
+            server.is_stopping = true;
+        }
     }
 
     pub fn server_is_gone(&self, node: usize) {
-        self.change_server(node, |server, now| server.gone = Some(now));
-    }
-
-    fn change_server(&self, node: usize, change: impl FnOnce(&mut Server, Duration)) {
-        let now = self.now();
-        let mut servers = self.servers.lock().unwrap();
-        let last = servers.iter_mut().rfind(|server| server.node == node);
-        change(last.expect("a server that was up"), now);
+        self.servers.lock().unwrap()[node] = None;
     }
 
     /// Whether one and the same apiserver of these versions was known to all from this time until now.
     pub fn is_answerable(&self, minors: &Range<u32>, from: Duration, until: Until) -> bool {
-        let servers = self.servers.lock().unwrap();
         let is_it = |server: &Server| {
-            let end = match until {
-                Until::Stopping => server.stops,
-                Until::Gone => server.gone,
+            let counts = match until {
+                Until::Stopping => !server.is_stopping,
+                Until::Gone => true,
             };
-            minors.contains(&server.minor) && server.up + KNOWN <= from && end.is_none()
+            counts && minors.contains(&server.minor) && server.since + KNOWN <= from
         };
-        // Who does not ask by version is always answered.
-        *minors == (0..u32::MAX) || servers.iter().any(is_it)
+        self.servers.lock().unwrap().iter().flatten().any(is_it)
     }
 
     pub fn write(&self, kind: usize, write: Write) {

@@ -26,7 +26,7 @@ use crate::partly;
 use crate::plan::{NODES, Plan, Step, upgrades};
 use crate::random::Random;
 use crate::reference::Reference;
-use crate::table::{READER, WRITER};
+use crate::table::{READER, Totals, WRITER};
 use crate::world::World;
 use crate::writes;
 
@@ -54,7 +54,7 @@ pub enum Course {
 
 /// What a run has shown.
 pub struct Findings {
-    pub totals: [(&'static str, String); 10],
+    pub totals: Totals,
     /// Whether nothing was wrong; in front of others than the proxy, whether clients found what they are for.
     pub is_clean: bool,
 }

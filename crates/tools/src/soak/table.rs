@@ -98,6 +98,9 @@ pub struct Row {
 
 pub struct Table(pub BTreeMap<String, Row>);
 
+/// What clients saw in a whole run, by name.
+pub type Totals = [(&'static str, String); 10];
+
 impl Window {
     fn covers(&self, from: Duration, until: Duration) -> bool {
         from <= self.until + AFTERWARDS && until >= self.from
@@ -147,8 +150,8 @@ impl Seen {
             && !self.requests.iter().any(is_false)
     }
 
-    /// What clients saw in the whole run, by name. `wrong`: what is wrong with writes and events besides.
-    pub fn totals(&self, wrong: usize) -> [(&'static str, String); 10] {
+    /// `wrong`: what is wrong with writes and events besides.
+    pub fn totals(&self, wrong: usize) -> Totals {
         let count = |is_it: fn(&Verdict) -> bool| {
             let verdicts = self.requests.iter().map(|request| &request.verdict);
             verdicts.filter(|verdict| is_it(verdict)).count()

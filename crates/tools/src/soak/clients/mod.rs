@@ -32,8 +32,8 @@ pub struct Session {
     pub client: Client,
     pub book: Arc<Book>,
     asks_readiness: bool,
-    /// The versions that can answer, unless it is all.
-    pub minors: Range<u32>,
+    /// The versions that can answer; `None`: all.
+    pub minors: Option<Range<u32>>,
     asked: usize,
 }
 
@@ -45,7 +45,7 @@ impl Session {
             client: client.timeout(2 * BOUND),
             book,
             asks_readiness: false,
-            minors: 0..u32::MAX,
+            minors: None,
             asked: 0,
         }
     }
@@ -75,8 +75,8 @@ impl Session {
                 let what = format!("{}: {path}: {}", self.name, outcome.describe());
                 self.book.waited(last, what);
             }
-            if outcome.is_trouble() && self.book.is_answerable(&self.minors, last, Until::Stopping)
-            {
+            let is_answerable = |minors| self.book.is_answerable(minors, last, Until::Stopping);
+            if outcome.is_trouble() && self.minors.as_ref().is_none_or(is_answerable) {
                 let what = format!("{}: {method} {path}: {}", self.name, outcome.describe());
                 self.book.trouble(last, what);
             }

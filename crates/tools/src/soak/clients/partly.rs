@@ -19,7 +19,7 @@ const NAMESPACE: &str = USERS[0].namespace;
 pub async fn reads(mut session: Session, apis: Vec<Api>, mut random: Random) {
     while !session.book.is_stopped() {
         let api = &apis[random.below(apis.len())];
-        session.minors = api.minors.clone();
+        session.minors = Some(api.minors.clone());
         let exchange = session.ask("GET", &api.path(NAMESPACE), "").await;
         let expected = Expected::Of {
             group_version: api.group_version,
