@@ -42,6 +42,18 @@ impl Pair {
         let client = self.proxy_a.client(&self.ground.pki);
         client.cert("admin").timeout(PATIENCE)
     }
+
+    /// Each proxy knows where the histories of both apiservers begin.
+    pub async fn until_histories_are_known(&self) {
+        for proxy in [&self.proxy_a, &self.proxy_b] {
+            eventually("both histories are known", PATIENCE, async || {
+                let status = proxy.statusz().await;
+                let of_peer = &status["peers"][0]["historyStart"];
+                status["server"]["historyStart"].is_i64() && of_peer.is_i64()
+            })
+            .await;
+        }
+    }
 }
 
 impl PairOptions {

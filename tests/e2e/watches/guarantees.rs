@@ -16,16 +16,12 @@ use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
 use self::watcher::Watcher;
-use crate::routing::real_apiservers::LONGER;
 use crate::watches::writing::Writing;
 use testkit::client::Client;
-use testkit::cluster::{Ground, LONG};
+use testkit::cluster::LONG;
 use testkit::etcd::Etcd;
 use testkit::guarantees::{Data, Event, Kind};
-use testkit::kube::KubeApiServer;
 use testkit::pair::Pair;
-use testkit::proxy::Proxy;
-use testkit::wait::eventually;
 
 const PREFIX: &str = "/registry/configmaps/";
 const NAMESPACES: [&str; 3] = ["", "default", "quiet"];
@@ -39,51 +35,27 @@ const KEPT: Duration = Duration::from_secs(60);
 const FROM_THE_PAST: usize = 40;
 
 struct World {
-    servers: [KubeApiServer; 2],
-    proxies: [Proxy; 2],
-    ground: Ground,
+    pair: Pair,
 }
 
 impl World {
     async fn new() -> Self {
-        let Pair {
-            a,
-            b,
-            proxy_a,
-            proxy_b,
-            ground,
-        } = Pair::options()
-            .proxies(|options| {
-                options
-                    .set("watch.bookmarkOnShutdown", "true")
-                    .set("watch.handOver", "true")
-                    .set("shutdown.drain", "1s")
-            })
-            .start()
-            .await;
-        let world = Self {
-            servers: [a, b],
-            proxies: [proxy_a, proxy_b],
-            ground,
-        };
-        world.until_histories_are_known().await;
-        world
-    }
-
-    async fn until_histories_are_known(&self) {
-        for proxy in &self.proxies {
-            eventually("both histories are known", LONGER, async || {
-                let status = proxy.statusz().await;
-                let of_peer = &status["peers"][0]["historyStart"];
-                status["server"]["historyStart"].is_i64() && of_peer.is_i64()
-            })
-            .await;
-        }
+        let pair = Pair::options().proxies(|options| {
+            options
+                .set("watch.bookmarkOnShutdown", "true")
+                .set("watch.handOver", "true")
+                .set("shutdown.drain", "1s")
+        });
+        let pair = pair.start().await;
+        pair.until_histories_are_known().await;
+        Self { pair }
     }
 
     fn clients(&self) -> [Client; 2] {
-        let admin = |proxy: &Proxy| proxy.client(&self.ground.pki).cert("admin");
-        self.proxies.each_ref().map(admin)
+        let Pair {
+            proxy_a, proxy_b, ..
+        } = &self.pair;
+        [proxy_a, proxy_b].map(|proxy| proxy.client(&self.pair.ground.pki).cert("admin"))
     }
 
     /// Each restart while changes are written and watched: a proxy that is told to stop, the other one without a warning,
@@ -91,24 +63,24 @@ impl World {
     /// Returns revisions, and when they were the newest ones.
     async fn restart(&mut self, writing: &Writing) -> Vec<(Instant, i64)> {
         let mut revisions = Vec::new();
-        let mut etcd = self.ground.etcd.client().await;
+        let mut etcd = self.pair.ground.etcd.client().await;
         let mut more = async || {
             writing.more(4).await;
             let header = etcd.status().await.unwrap().header().cloned();
             revisions.push((Instant::now(), header.unwrap().revision()));
         };
         more().await;
-        assert!(self.proxies[0].terminate().await.success());
+        assert!(self.pair.proxy_a.terminate().await.success());
         more().await;
-        self.proxies[0].start_again().await;
-        self.proxies[1].kill();
+        self.pair.proxy_a.start_again().await;
+        self.pair.proxy_b.kill();
         more().await;
-        self.proxies[1].start_again().await;
-        self.until_histories_are_known().await;
-        self.servers[0].kill();
+        self.pair.proxy_b.start_again().await;
+        self.pair.until_histories_are_known().await;
+        self.pair.a.kill();
         more().await;
-        self.servers[0].start_again();
-        self.servers[0].wait_ready().await;
+        self.pair.a.start_again();
+        self.pair.a.wait_ready().await;
         more().await;
         revisions
     }
@@ -233,7 +205,7 @@ fn watchers(world: &World, from: i64) -> Vec<Arc<Watcher>> {
 async fn etcds_guarantees_of_watches_hold_through_restarts_of_proxies_and_an_apiserver() {
     testkit::install_crypto_provider();
     let mut world = World::new().await;
-    let client = world.servers[1].admin();
+    let client = world.pair.b.admin();
     let list = client.get("/api/v1/configmaps").await.json();
     let from: i64 = list["metadata"]["resourceVersion"]
         .as_str()
@@ -250,13 +222,13 @@ async fn etcds_guarantees_of_watches_hold_through_restarts_of_proxies_and_an_api
     let mut writers = JoinSet::new();
     writers.spawn(write_by_api(client.fresh(), writing.clone()));
     writers.spawn(write_transactions(
-        world.ground.etcd.client().await,
+        world.pair.ground.etcd.client().await,
         writing.clone(),
     ));
     let revisions = world.restart(&writing).await;
     writing.stop.store(true, Ordering::Relaxed);
     writers.join_all().await;
-    let history = tokio::time::timeout(LONG, history(&world.ground.etcd));
+    let history = tokio::time::timeout(LONG, history(&world.pair.ground.etcd));
     let history = history.await.expect("all of etcd's changes");
     let all = tokio::time::timeout(LONG, watching.join_all()).await;
     let mut wrong: Vec<_> = watchers

@@ -5,10 +5,8 @@ use serde_json::{Value, json};
 
 use crate::routing::real_apiservers::LONGER;
 use testkit::client::Client;
-use testkit::cluster::{Ground, LONG};
-use testkit::kube::KubeApiServer;
+use testkit::cluster::LONG;
 use testkit::pair::Pair;
-use testkit::proxy::Proxy;
 use testkit::wait::eventually;
 
 const QUIET: &str = "/api/v1/namespaces/default/podtemplates";
@@ -20,60 +18,39 @@ const WIDGETS: &str = "/apis/example.com/v1/namespaces/default/widgets";
 const PROTOBUF: &str = "application/vnd.kubernetes.protobuf;stream=watch";
 
 struct World {
-    a: KubeApiServer,
-    proxy_a: Proxy,
-    b: KubeApiServer,
-    proxy_b: Proxy,
-    ground: Ground,
+    pair: Pair,
 }
 
 impl World {
     async fn new() -> Self {
-        let Pair {
-            a,
-            b,
-            proxy_a,
-            proxy_b,
-            ground,
-        } = Pair::options()
-            .proxies(|options| {
-                let options = options.set("watch.bookmarkOnShutdown", "true");
-                options.set("shutdown.drain", "5s")
-            })
-            .start()
-            .await;
-        let world = Self {
-            a,
-            proxy_a,
-            b,
-            proxy_b,
-            ground,
-        };
-        eventually("both histories are known", LONGER, async || {
-            let status = world.proxy_a.statusz().await;
-            let of_b = &status["peers"][0]["historyStart"];
-            status["server"]["historyStart"].is_i64() && of_b.is_i64()
-        })
-        .await;
-        world
+        let pair = Pair::options().proxies(|options| {
+            let options = options.set("watch.bookmarkOnShutdown", "true");
+            options.set("shutdown.drain", "5s")
+        });
+        let pair = pair.start().await;
+        pair.until_histories_are_known().await;
+        Self { pair }
     }
 
     fn admin(&self) -> Client {
-        self.proxy_a.client(&self.ground.pki).cert("admin")
+        self.pair
+            .proxy_a
+            .client(&self.pair.ground.pki)
+            .cert("admin")
     }
 
     /// Restarts A's apiserver; returns when its history is known again.
     async fn restart_a(&mut self) {
         let before = self.history_start().await;
-        self.a.kill();
-        self.a.start_again();
-        self.a.wait_ready().await;
+        self.pair.a.kill();
+        self.pair.a.start_again();
+        self.pair.a.wait_ready().await;
         let what = "A's history begins anew";
         eventually(what, LONGER, async || self.history_start().await > before).await;
     }
 
     async fn history_start(&self) -> i64 {
-        let status = self.proxy_a.statusz().await;
+        let status = self.pair.proxy_a.statusz().await;
         status["server"]["historyStart"]
             .as_i64()
             .unwrap_or_default()
@@ -81,22 +58,27 @@ impl World {
 
     /// How many 410s another server has saved clients from, and how many have passed.
     async fn expired(&self) -> [f64; 2] {
-        let of = async |result| self.proxy_a.metric(EXPIRED, &[("result", result)]).await;
+        let of = async |result| {
+            self.pair
+                .proxy_a
+                .metric(EXPIRED, &[("result", result)])
+                .await
+        };
         [of("avoided").await, of("passed").await]
     }
 
     /// How many watches were sent to B because of its history.
     async fn resumed(&self) -> f64 {
         let resumed = [("decision", "resume")];
-        self.proxy_a.metric(DECISIONS, &resumed).await
+        self.pair.proxy_a.metric(DECISIONS, &resumed).await
     }
 
     /// A's proxy starts again, and knows B.
     async fn restart_proxy_a(&mut self) {
-        assert!(self.proxy_a.terminate().await.success());
-        self.proxy_a.start_again().await;
+        assert!(self.pair.proxy_a.terminate().await.success());
+        self.pair.proxy_a.start_again().await;
         eventually("A's proxy knows B again", LONGER, async || {
-            self.proxy_a.statusz().await["peers"][0]["target"] == true
+            self.pair.proxy_a.statusz().await["peers"][0]["target"] == true
         })
         .await;
     }
@@ -170,11 +152,11 @@ async fn where_history_is_known(world: &mut World) -> String {
 /// Nor watches without a revision.
 async fn not_of_another_etcd(world: &mut World, seen: &str) {
     const OTHERS: &str = "etcd.otherResources";
-    world.proxy_a.reconfigure(OTHERS, "[podtemplates]");
+    world.pair.proxy_a.reconfigure(OTHERS, "[podtemplates]");
     world.restart_proxy_a().await;
     let start: i64 = seen.parse().unwrap();
     eventually("B's history is known to reach back", LONGER, async || {
-        let of_b = world.proxy_a.statusz().await["peers"][0]["historyStart"].as_i64();
+        let of_b = world.pair.proxy_a.statusz().await["peers"][0]["historyStart"].as_i64();
         of_b.is_some_and(|of_b| of_b <= start)
     })
     .await;
@@ -192,13 +174,13 @@ async fn not_of_another_etcd(world: &mut World, seen: &str) {
         assert_eq!(event["type"], "ADDED");
     }
     assert_eq!(world.resumed().await, 0.0);
-    world.proxy_a.reconfigure(OTHERS, "[]");
+    world.pair.proxy_a.reconfigure(OTHERS, "[]");
     world.restart_proxy_a().await;
 }
 
 /// A's own answer to a watch is a 410.
 async fn assert_expired_at_a(world: &World, watch: &str) {
-    let mut direct = world.a.admin().open(watch).await;
+    let mut direct = world.pair.a.admin().open(watch).await;
     let event = direct.next_event(LONG).await.unwrap().unwrap();
     assert_eq!(
         (&event["type"], &event["object"]["code"]),
@@ -212,12 +194,12 @@ async fn where_history_is_not_known(world: &mut World) {
     create(&admin, QUIET, "missed-too").await;
     create(&admin, BUSY, "busy").await;
     // The new proxy knows of its apiserver's history only from now on.
-    world.proxy_b.kill();
-    world.proxy_b.start_again().await;
+    world.pair.proxy_b.kill();
+    world.pair.proxy_b.start_again().await;
     world.restart_a().await;
     let start: i64 = seen.parse().unwrap();
     eventually("B's history begins later", LONGER, async || {
-        let status = world.proxy_a.statusz().await;
+        let status = world.pair.proxy_a.statusz().await;
         status["peers"][0]["historyStart"].as_i64() > Some(start)
     })
     .await;
@@ -243,19 +225,19 @@ async fn where_the_cache_of_a_custom_resource_is_older(world: &mut World) {
     create(&admin, DEFINITIONS, "widgets").await;
     // The first use begins B's cache.
     eventually("B serves it", LONGER, async || {
-        world.b.admin().get(WIDGETS).await.code() == 200
+        world.pair.b.admin().get(WIDGETS).await.code() == 200
     })
     .await;
     eventually("A's proxy knows the definition", LONGER, async || {
-        let custom = world.proxy_a.statusz().await["custom"].to_string();
-        custom.contains("\"widgets\"") && world.a.admin().get(WIDGETS).await.code() == 200
+        let custom = world.pair.proxy_a.statusz().await["custom"].to_string();
+        custom.contains("\"widgets\"") && world.pair.a.admin().get(WIDGETS).await.code() == 200
     })
     .await;
     let seen = create(&admin, WIDGETS, "seen").await;
     create(&admin, WIDGETS, "missed").await;
     world.restart_a().await;
     eventually("A serves it again", LONGER, async || {
-        world.a.admin().get(WIDGETS).await.code() == 200
+        world.pair.a.admin().get(WIDGETS).await.code() == 200
     })
     .await;
 
@@ -272,7 +254,7 @@ async fn where_the_cache_of_a_custom_resource_is_older(world: &mut World) {
     assert_eq!(world.expired().await, [before[0] + 2.0, before[1]]);
 
     // They end with a last bookmark like any other.
-    world.proxy_a.terminate().await;
+    world.pair.proxy_a.terminate().await;
     for watch in &mut open {
         let mut last = Value::Null;
         while let Some(event) = watch.next_event(LONG).await.unwrap() {
@@ -280,9 +262,9 @@ async fn where_the_cache_of_a_custom_resource_is_older(world: &mut World) {
         }
         assert_eq!(last["type"], "BOOKMARK", "{last}");
     }
-    world.proxy_a.start_again().await;
+    world.pair.proxy_a.start_again().await;
     eventually("A's proxy knows the definition again", LONGER, async || {
-        let status = world.proxy_a.statusz().await;
+        let status = world.pair.proxy_a.statusz().await;
         let custom = status["custom"].to_string();
         custom.contains("\"widgets\"") && status["peers"][0]["target"] == true
     })
@@ -290,16 +272,16 @@ async fn where_the_cache_of_a_custom_resource_is_older(world: &mut World) {
 
     // B's cache does not reach back either.
     let before = seen.parse::<i64>().unwrap() - 1;
-    world.b.kill();
-    world.b.start_again();
-    world.b.wait_ready().await;
+    world.pair.b.kill();
+    world.pair.b.start_again();
+    world.pair.b.wait_ready().await;
     eventually("B serves it again", LONGER, async || {
-        let ready = world.proxy_b.is_ready().await;
-        ready && world.b.admin().get(WIDGETS).await.code() == 200
+        let ready = world.pair.proxy_b.is_ready().await;
+        ready && world.pair.b.admin().get(WIDGETS).await.code() == 200
     })
     .await;
     let watch = format!("{WIDGETS}?watch=1&resourceVersion={before}");
-    let direct = world.a.admin().get(&watch).await;
+    let direct = world.pair.a.admin().get(&watch).await;
     let passed = admin.get(&watch).await;
     assert_eq!((passed.code(), passed.text()), (200, direct.text()));
     assert!(passed.text().contains("too old resource version"));
