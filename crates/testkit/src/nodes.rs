@@ -184,11 +184,11 @@ impl Nodes {
         HOSTS.into_iter().enumerate().flat_map(of_node).collect()
     }
 
-    /// Open watches of a resource at all apiservers.
-    pub async fn watches(&self, resource: &str) -> usize {
+    /// Open watches of these resources at all apiservers.
+    pub async fn watches(&self, resources: &[&str]) -> usize {
         let mut watches = 0;
         for server in &self.servers {
-            watches += server.watches(resource).await;
+            watches += server.watches(resources).await;
         }
         watches
     }

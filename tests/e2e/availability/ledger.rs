@@ -1,13 +1,11 @@
-//! Informers of a busy resource through rolling restarts of three real kube-apiservers v1.20.2, with their proxies and
-//! alone: what each was told, against what etcd tells. And the comparison itself. Others open their watch anew all the
-//! time meanwhile, and do not list again.
+//! Informers of a busy resource: what each was told, against what etcd tells. And the comparison itself.
 
 use std::fmt::{self, Display, Formatter};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use etcd_client::{EventType, KeyValue};
+use etcd_client::{EventType, KeyValue, WatchStream};
 use futures_util::StreamExt as _;
 use k8s_openapi::api::core::v1::ConfigMap;
 use k8s_pb::apimachinery::pkg::runtime::Unknown;
@@ -20,20 +18,19 @@ use rand::{Rng, SeedableRng};
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
-use crate::availability::reopening::Reopening;
 use crate::routing::real_apiservers::LONGER;
 use crate::watches::resources::kube_client;
 use crate::watches::writing::Writing;
 use testkit::balancer::Balancer;
 use testkit::client::{Client, Response, Streaming};
 use testkit::cluster::LONG;
-use testkit::etcd::Etcd;
 use testkit::ledger::{Change, Event, Interest, Labels, Ledger, Told, Violation, What};
 use testkit::nodes::Nodes;
-use testkit::process::Signal;
 use testkit::wait::eventually;
 
 const INFORMERS: usize = 50;
+/// Of these. The others are kube-rs'.
+const REFLECTORS: usize = 25;
 const WRITERS: u64 = 3;
 const NAMESPACES: [&str; 2] = ["default", "other"];
 const SIDES: [&str; 2] = ["left", "right"];
@@ -53,6 +50,8 @@ struct Informer {
     told: Arc<Mutex<Vec<Told>>>,
     /// Lists, the first included.
     lists: Arc<AtomicUsize>,
+    /// Watches that a [`Reflector`] has opened.
+    watches: Arc<AtomicUsize>,
 }
 
 impl Informer {
@@ -68,6 +67,7 @@ impl Informer {
             interest,
             told: Arc::default(),
             lists: Arc::default(),
+            watches: Arc::default(),
         }
     }
 
@@ -185,6 +185,7 @@ impl Reflector {
                 return Some(from);
             }
         };
+        self.informer.watches.fetch_add(1, Ordering::Relaxed);
         let newer = self.follow(stream, from).await;
         self.client.reconnect().await;
         newer
@@ -277,8 +278,7 @@ async fn apply(
 }
 
 /// All changes from the first revision, as a watch of etcd tells them, up to the last object of each namespace.
-async fn changes(etcd: &Etcd) -> Vec<Change> {
-    let mut watch = etcd.changes(PREFIX).await;
+async fn changes(watch: &mut WatchStream) -> Vec<Change> {
     let mut changes = Vec::new();
     let mut last = 0;
     while last < NAMESPACES.len() * SIDES.len() {
@@ -338,80 +338,99 @@ async fn start_informers(
     informers
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn informers_are_told_each_change_once_through_rolling_restarts() {
-    testkit::install_crypto_provider();
-    let mut nodes = Nodes::start(&[]).await;
-    let namespace =
-        json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACES[1]}});
-    let admin = nodes.servers[0].admin();
-    let created = admin.request("POST", "/api/v1/namespaces", namespace.to_string());
-    assert_eq!(created.await.code(), 201);
-    nodes.add_proxies(|options| options).await;
-    let balancer = nodes.balancer().await;
-    let mut tasks = JoinSet::new();
-    let informers = start_informers(&nodes, &balancer, &mut tasks).await;
-    let before = revision_of(
-        &nodes.servers[0]
-            .admin()
-            .get("/api/v1/configmaps")
-            .await
-            .json(),
-    );
+/// Informers of ConfigMaps, and who writes these.
+pub(super) struct Informed {
+    informers: Vec<Informer>,
+    /// What they were not told of began before.
+    before: i64,
+    writing: Arc<Writing>,
+    writers: JoinSet<()>,
+    /// Of etcd, before anything of it is compacted.
+    changes: WatchStream,
+    admin: Client,
+    _tasks: JoinSet<()>,
+}
 
-    let admin = Client::new(balancer.addr(), &nodes.ground.pki).cert("admin");
-    let writing = Arc::new(Writing::default());
-    let mut writers = JoinSet::new();
-    for seed in 0..WRITERS {
-        writers.spawn(write_randomly(admin.fresh(), seed, writing.clone()));
+impl Informed {
+    /// Returns when all have listed, and watch.
+    pub(super) async fn start(nodes: &Nodes, balancer: &Balancer) -> Self {
+        let namespace =
+            json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACES[1]}});
+        let at_one = nodes.servers[0].admin();
+        let created = at_one.request("POST", "/api/v1/namespaces", namespace.to_string());
+        assert_eq!(created.await.code(), 201);
+        let mut tasks = JoinSet::new();
+        let informers = start_informers(nodes, balancer, &mut tasks).await;
+        let before = revision_of(&at_one.get("/api/v1/configmaps").await.json());
+        let admin = Client::new(balancer.addr(), &nodes.ground.pki).cert("admin");
+        let writing = Arc::new(Writing::default());
+        let mut writers = JoinSet::new();
+        for seed in 0..WRITERS {
+            writers.spawn(write_randomly(admin.fresh(), seed, writing.clone()));
+        }
+        let informed = Self {
+            informers,
+            before,
+            writing,
+            writers,
+            changes: nodes.ground.etcd.changes(PREFIX).await,
+            admin,
+            _tasks: tasks,
+        };
+        eventually("all watch", LONGER, async || {
+            informed.opened() == REFLECTORS
+        })
+        .await;
+        informed
     }
-    let reopening = Reopening::start(&nodes, &admin).await;
-    let step = async || _ = tokio::join!(writing.more(20), reopening.come_back());
-    nodes.roll(&balancer, step).await;
-    reopening.check().await;
-    // And of the apiservers alone: no stream ends if they are of one version.
-    let one_version = nodes.are_of_one_version();
-    let lists = |informer: &Informer| informer.lists.load(Ordering::Relaxed);
-    let before_alone: Vec<_> = informers.iter().map(lists).collect();
-    for signal in [Signal::Term, Signal::Kill] {
-        let ended = nodes.handed_over("ended").await;
-        nodes
-            .roll_apiservers(signal, async || writing.more(20).await)
-            .await;
-        let none_ended = nodes.handed_over("ended").await == ended;
-        assert!(none_ended || !one_version, "{signal:?}");
-    }
-    let after_alone: Vec<_> = informers.iter().map(lists).collect();
-    assert_eq!(after_alone, before_alone);
-    assert!(!one_version || nodes.handed_over("continued").await >= INFORMERS as f64);
-    writing.stop.store(true, Ordering::Relaxed);
-    writers.join_all().await;
-    write_last(&admin).await;
 
-    let changes = tokio::time::timeout(LONGER, changes(&nodes.ground.etcd)).await;
-    let ledger = Ledger::new(before, changes.expect("all of etcd's changes"));
-    until_all_are_told(&ledger, &informers).await;
-    let (mut events, mut bookmarks) = (0, 0);
-    let mut wrong = Vec::new();
-    for informer in &informers {
-        let told = informer.told.lock().unwrap();
-        let is_event = |told: &&Told| matches!(told, Told::Event(_));
-        events += told.iter().filter(is_event).count();
-        bookmarks += told.iter().filter(|told| !is_event(told)).count();
-        let violations = ledger.check(&informer.interest, &told);
-        wrong.extend(
-            violations
-                .iter()
-                .map(|violation| format!("{informer}: {violation}")),
+    /// Returns when more was written.
+    pub(super) async fn more(&self) {
+        self.writing.more(20).await;
+    }
+
+    /// How often each has listed.
+    pub(super) fn lists(&self) -> Vec<usize> {
+        let lists = |informer: &Informer| informer.lists.load(Ordering::Relaxed);
+        self.informers.iter().map(lists).collect()
+    }
+
+    /// How many watches the [`Reflector`]s have opened.
+    pub(super) fn opened(&self) -> usize {
+        let opened = |informer: &Informer| informer.watches.load(Ordering::Relaxed);
+        self.informers.iter().map(opened).sum()
+    }
+
+    /// Each was told every change once, and none has listed again.
+    pub(super) async fn check(mut self) {
+        self.writing.stop.store(true, Ordering::Relaxed);
+        self.writers.join_all().await;
+        write_last(&self.admin).await;
+        let changes = tokio::time::timeout(LONGER, changes(&mut self.changes)).await;
+        let ledger = Ledger::new(self.before, changes.expect("all of etcd's changes"));
+        until_all_are_told(&ledger, &self.informers).await;
+        let (mut events, mut bookmarks) = (0, 0);
+        let mut wrong = Vec::new();
+        for informer in &self.informers {
+            let told = informer.told.lock().unwrap();
+            let is_event = |told: &&Told| matches!(told, Told::Event(_));
+            events += told.iter().filter(is_event).count();
+            bookmarks += told.iter().filter(|told| !is_event(told)).count();
+            let violations = ledger.check(&informer.interest, &told);
+            wrong.extend(
+                violations
+                    .iter()
+                    .map(|violation| format!("{informer}: {violation}")),
+            );
+        }
+        println!(
+            "{} changes, {INFORMERS} informers, {events} events, {bookmarks} bookmarks and lists: {} violations",
+            ledger.due(&Interest::default()).len(),
+            wrong.len()
         );
+        assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+        assert!(bookmarks > 0, "no bookmark could have been wrong");
     }
-    println!(
-        "{} changes, {INFORMERS} informers, {events} events, {bookmarks} bookmarks and lists: {} violations",
-        ledger.due(&Interest::default()).len(),
-        wrong.len()
-    );
-    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
-    assert!(bookmarks > 0, "no bookmark could have been wrong");
 }
 
 /// One object of each namespace, of one side and then of the other: all informers are told of it.

@@ -1,5 +1,5 @@
-//! Three real kube-apiservers with proxies are restarted one after the other: what the clients of all of them notice. Each
-//! test takes minutes; tests run in the order of their names, and these begin early.
+//! Three real kube-apiservers with proxies are restarted one after the other: what the clients of all of them notice. It
+//! takes minutes; tests run in the order of their names, and this one begins early.
 
 mod ledger;
 mod reopening;

@@ -11,11 +11,10 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout_at};
 
 use crate::watches::resources::{
-    CSI_DRIVERS, GADGETS, NETWORK_POLICIES, POD_TEMPLATES, Resource, WIDGETS, define_all,
+    CSI_DRIVERS, GADGETS, NETWORK_POLICIES, POD_TEMPLATES, Resource, WIDGETS,
 };
 use testkit::client::{Client, Streaming};
 use testkit::cluster::LONG;
-use testkit::nodes::Nodes;
 use testkit::wait::eventually;
 
 /// There are objects of the first three.
@@ -157,11 +156,7 @@ pub(super) struct Reopening {
 
 impl Reopening {
     /// `admin`: by what the informers reach the apiservers.
-    pub(super) async fn start(nodes: &Nodes, admin: &Client) -> Self {
-        define_all(nodes).await;
-        for resource in &RESOURCES[..3] {
-            resource.create(admin, "there", json!({})).await;
-        }
+    pub(super) fn start(admin: &Client) -> Self {
         let informers = (0..RESOURCES.len() * OF_EACH).map(Informer::new);
         let informers: Vec<_> = informers.map(Arc::new).collect();
         let mut tasks = JoinSet::new();

@@ -1,6 +1,7 @@
 //! A rolling restart of three real kube-apiservers v1.20.2 with their proxies, two of the apiservers alone, and one without
-//! proxies, with 500 kube-rs watchers of many kinds, while another resource is written: the apiservers count how often the
-//! watchers list again.
+//! proxies, with hundreds of kube-rs watchers of many kinds, while another resource is written: the apiservers count how often
+//! the watchers list again. With proxies, informers of what is written are told each change once, and others open their watch
+//! anew all the time.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
@@ -17,6 +18,8 @@ use serde::de::DeserializeOwned;
 use serde_json::json;
 use tokio::task::JoinSet;
 
+use crate::availability::ledger::Informed;
+use crate::availability::reopening::Reopening;
 use crate::routing::real_apiservers::LONGER;
 use crate::watches::resources::{
     CSI_DRIVERS, GADGETS, NETWORK_POLICIES, POD_TEMPLATES, Resource, WIDGETS, define_all,
@@ -29,7 +32,15 @@ use testkit::nodes::Nodes;
 use testkit::process::Signal;
 use testkit::wait::eventually;
 
-const WATCHERS: usize = 500;
+/// As many watchers as find something to mend, and as find what is rarely wrong.
+const WITHOUT: Series = Series {
+    name: "without",
+    watchers: 100,
+};
+const WITH: Series = Series {
+    name: "with",
+    watchers: 500,
+};
 /// Watchers that begin at a time.
 const BEGINNING: usize = 20;
 const BUSY: &str = "/api/v1/namespaces/default/configmaps";
@@ -42,6 +53,12 @@ const RESOURCES: [Resource; 5] = [
     WIDGETS,
     GADGETS,
 ];
+
+/// Watchers that say its name in `User-Agent`.
+struct Series {
+    name: &'static str,
+    watchers: usize,
+}
 
 /// What a watcher asks for.
 struct Kind {
@@ -138,10 +155,10 @@ impl Notifications {
     }
 
     /// How many watchers saw an object of this name just so often.
-    fn saw(&self, name: &str) -> BTreeMap<usize, usize> {
+    fn saw(&self, name: &str, watchers: usize) -> BTreeMap<usize, usize> {
         let seen = self.seen.lock().unwrap();
         let mut counts = BTreeMap::new();
-        for watcher in 0..WATCHERS {
+        for watcher in 0..watchers {
             let times = seen.get(&(watcher, name.to_owned())).copied();
             *counts.entry(times.unwrap_or_default()).or_default() += 1;
         }
@@ -156,10 +173,10 @@ struct Watchers {
 }
 
 impl Watchers {
-    async fn start(balancer: &Balancer, ground: &Ground, series: &str) -> Self {
+    async fn start(balancer: &Balancer, ground: &Ground, series: &Series) -> Self {
         let notifications = Arc::new(Notifications::default());
         let mut tasks = JoinSet::new();
-        for number in 0..WATCHERS {
+        for number in 0..series.watchers {
             if number % BEGINNING == 0 {
                 // One after the other: this is about restarts, not about how many can begin at once.
                 eventually("the watchers before have listed", LONGER, async || {
@@ -167,7 +184,7 @@ impl Watchers {
                 })
                 .await;
             }
-            let user_agent = format!("{series}/{}/{number}", kind_of(number).name);
+            let user_agent = format!("{}/{}/{number}", series.name, kind_of(number).name);
             let client = kube_client(balancer, ground, &user_agent);
             tasks.spawn(watch(number, client, notifications.clone()));
         }
@@ -283,93 +300,95 @@ struct Outcome {
     /// Before the first restart.
     elsewhere: usize,
     expired: usize,
-    written: usize,
     errors: BTreeMap<String, usize>,
     /// How many watchers saw the objects of afterwards so often.
     saw: BTreeMap<usize, usize>,
     took: Duration,
 }
 
-async fn watches(nodes: &Nodes) -> usize {
-    let mut watches = 0;
-    for resource in RESOURCES {
-        watches += nodes.watches(resource.plural).await;
-    }
-    watches
-}
-
 /// Watchers, then the restarts of one node after the other, then one object of each resource.
-async fn roll(nodes: &mut Nodes, series: &str) -> Outcome {
+async fn roll(nodes: &mut Nodes, series: &Series) -> Outcome {
     let begin = Instant::now();
     let balancer = nodes.balancer().await;
     let watchers = Watchers::start(&balancer, &nodes.ground, series).await;
-    let all_watch = async |nodes: &Nodes| {
-        eventually("all watch", LONGER, async || {
-            watches(nodes).await == WATCHERS
-        })
-        .await;
-    };
-    all_watch(nodes).await;
-    let elsewhere = Asked::read(nodes, series).elsewhere();
+    until_all_watch(nodes, series).await;
+    let elsewhere = Asked::read(nodes, series.name).elsewhere();
 
     let admin = Client::new(balancer.addr(), &nodes.ground.pki).cert("admin");
-    let written = Arc::new(AtomicUsize::new(0));
-    let mut busy = JoinSet::new();
-    busy.spawn(keep_busy(admin.fresh(), written.clone()));
-    nodes.roll(&balancer, async || more(&written).await).await;
-    all_watch(nodes).await;
-    if !nodes.proxies.is_empty() {
-        roll_apiservers(nodes, &written).await;
+    match nodes.proxies.is_empty() {
+        true => roll_without_proxies(nodes, &balancer, &admin).await,
+        false => roll_with_proxies(nodes, &balancer, &admin).await,
     }
-    busy.shutdown().await;
+    until_all_watch(nodes, series).await;
 
-    let afterwards = format!("after-{series}");
+    let afterwards = format!("after-{}", series.name);
     for resource in RESOURCES {
         let labels = json!({"side": "left", "when": "after"});
         resource.create(&admin, &afterwards, labels).await;
     }
     let notifications = &watchers.notifications;
+    let saw = || notifications.saw(&afterwards, series.watchers);
     eventually("all see what happens then", LONGER, async || {
-        let saw = notifications.saw(&afterwards);
-        (!saw.contains_key(&0))
+        (!saw().contains_key(&0))
             .then_some(())
-            .ok_or(format!("{saw:?}"))
+            .ok_or(format!("{:?}", saw()))
     })
     .await;
     Outcome {
-        lists: Asked::read(nodes, series).again(),
+        lists: Asked::read(nodes, series.name).again(),
         elsewhere,
         expired: notifications.expired.load(Ordering::Relaxed),
-        written: written.load(Ordering::Relaxed),
         errors: notifications.errors.lock().unwrap().clone(),
-        saw: notifications.saw(&afterwards),
+        saw: saw(),
         took: begin.elapsed(),
     }
 }
 
-/// The apiservers alone, told to stop and killed: no stream ends if they are of one version.
-async fn roll_apiservers(nodes: &mut Nodes, written: &AtomicUsize) {
+async fn until_all_watch(nodes: &Nodes, series: &Series) {
+    eventually("all watch", LONGER, async || {
+        let resources = RESOURCES.map(|resource| resource.plural);
+        nodes.watches(&resources).await == series.watchers
+    })
+    .await;
+}
+
+async fn roll_without_proxies(nodes: &mut Nodes, balancer: &Balancer, admin: &Client) {
+    let written = Arc::new(AtomicUsize::new(0));
+    let mut busy = JoinSet::new();
+    busy.spawn(keep_busy(admin.fresh(), written.clone()));
+    nodes.roll(balancer, async || more(&written).await).await;
+    busy.shutdown().await;
+}
+
+/// The apiservers alone, told to stop and killed: no stream ends if they are of one version. Then both.
+async fn roll_with_proxies(nodes: &mut Nodes, balancer: &Balancer, admin: &Client) {
+    let informed = Informed::start(nodes, balancer).await;
+    let (lists, opened) = (informed.lists(), informed.opened());
     for signal in [Signal::Term, Signal::Kill] {
         let [continued, ended] = [
             nodes.handed_over("continued").await,
             nodes.handed_over("ended").await,
         ];
         nodes
-            .roll_apiservers(signal, async || more(written).await)
+            .roll_apiservers(signal, async || informed.more().await)
             .await;
-        eventually("all watch", LONGER, async || {
-            watches(nodes).await == WATCHERS
-        })
-        .await;
+        until_all_watch(nodes, &WITH).await;
         let continued = nodes.handed_over("continued").await - continued;
         let ended = nodes.handed_over("ended").await - ended;
         println!("the apiservers alone, {signal:?}: {continued} watches went on, {ended} ended");
         // Each is handed over when its apiserver stops, some of them several times.
         if nodes.are_of_one_version() {
-            assert!(continued >= WATCHERS as f64);
+            assert!(continued >= WITH.watchers as f64);
             assert_eq!(ended, 0.0);
         }
     }
+    assert_eq!(informed.lists(), lists);
+    assert!(informed.opened() == opened || !nodes.are_of_one_version());
+    let reopening = Reopening::start(admin);
+    let step = async || _ = tokio::join!(informed.more(), reopening.come_back());
+    nodes.roll(balancer, step).await;
+    reopening.check().await;
+    informed.check().await;
 }
 
 /// Waits until a few more objects are written.
@@ -386,15 +405,16 @@ impl Outcome {
         self.lists.values().sum()
     }
 
-    fn print(&self, series: &str) {
+    fn print(&self, series: &Series) {
         println!(
-            "{series} proxies: {} lists beyond the first of each of {WATCHERS} watchers, {} told 410; {} watched at \
-             another node than they had listed at; {} writes elsewhere, {:.0?}; afterwards seen so often by so many: \
+            "{} proxies: {} lists beyond the first of each of {} watchers, {} told 410; {} watched at \
+             another node than they had listed at; {:.0?}; afterwards seen so often by so many: \
              {:?}; other errors: {:?}",
+            series.name,
             self.again(),
+            series.watchers,
             self.expired,
             self.elsewhere,
-            self.written,
             self.took,
             self.saw,
             self.errors,
@@ -403,7 +423,7 @@ impl Outcome {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn rolling_restarts_let_nobody_list_again() {
+async fn rolling_restarts_let_nobody_list_again_and_tell_each_change_once() {
     testkit::install_crypto_provider();
     let named = RESOURCES.map(|resource| (resource.group, resource.plural));
     let mut nodes = Nodes::start(&named).await;
@@ -417,17 +437,17 @@ async fn rolling_restarts_let_nobody_list_again() {
             .create(admin, "right", json!({"side": "right"}))
             .await;
     }
-    let without = roll(&mut nodes, "without").await;
+    let without = roll(&mut nodes, &WITHOUT).await;
     // What was written to see whether all see it.
     let admin = nodes.servers[0].admin().fresh();
     for resource in RESOURCES {
         resource.delete(&admin, "after-without").await;
     }
     nodes.add_proxies(|options| options).await;
-    let with = roll(&mut nodes, "with").await;
+    let with = roll(&mut nodes, &WITH).await;
 
-    without.print("without");
-    with.print("with");
+    without.print(&WITHOUT);
+    with.print(&WITH);
     println!(
         "{:>26} {:>8} {:>8}",
         "lists beyond the first", "without", "with"
@@ -436,7 +456,7 @@ async fn rolling_restarts_let_nobody_list_again() {
         println!("{kind:>26} {lists:>8} {:>8}", with.lists[kind]);
     }
     assert!(without.again() > 0, "there was nothing to mend");
-    assert!(with.elsewhere > WATCHERS / 10, "{}", with.elsewhere);
+    assert!(with.elsewhere > WITH.watchers / 10, "{}", with.elsewhere);
     assert_eq!((with.again(), with.expired), (0, 0));
-    assert_eq!(with.saw, BTreeMap::from([(1, WATCHERS)]));
+    assert_eq!(with.saw, BTreeMap::from([(1, WITH.watchers)]));
 }

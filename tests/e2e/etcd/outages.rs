@@ -38,8 +38,13 @@ pub async fn answered(client: &Client, path: &str) -> Result<(), String> {
 
 /// Requests for `path` that must all be answered with 200, for a hundred seconds at most.
 pub fn asking(client: &Client, path: &'static str) -> Steady {
+    asking_every(Duration::from_millis(50), client, path)
+}
+
+/// The same, two thousand at most.
+pub fn asking_every(pause: Duration, client: &Client, path: &'static str) -> Steady {
     let client = client.clone();
-    Steady::start(path, Duration::from_millis(50), 2000, move || {
+    Steady::start(path, pause, 2000, move || {
         let client = client.clone();
         async move { answered(&client, path).await }
     })

@@ -235,7 +235,7 @@ pub fn peak(pid: u32) -> u64 {
 
 #[tokio::test]
 async fn large_bodies_are_streamed_in_little_memory() {
-    const SIZE: usize = 100 * MIB;
+    const SIZE: usize = 50 * MIB;
     const LIMIT: u64 = 32 << 10;
     for mut world in of_each_version().await {
         let pid = world.proxy.process().pid();
@@ -263,7 +263,7 @@ async fn large_bodies_are_streamed_in_little_memory() {
 
 #[tokio::test]
 async fn a_client_that_does_not_read_costs_little_memory_and_holds_up_nobody() {
-    const SIZE: usize = 100 * MIB;
+    const SIZE: usize = 50 * MIB;
     for mut world in of_each_version().await {
         let pid = world.proxy.process().pid();
         let before = peak(pid);

@@ -17,7 +17,7 @@ use testkit::proxy::{Proxy, Until};
 const ECHO: &str = "/_double/echo";
 /// Of each kind.
 const USERS: usize = 20;
-const ROUNDS: usize = 60;
+const ROUNDS: usize = 20;
 
 /// Somebody who asks, as the apiserver is to know them.
 struct Caller {

@@ -9,7 +9,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_rustls::client::TlsStream;
 
-use crate::etcd::outages::asking;
+use crate::etcd::outages::asking_every;
 use crate::http::bodies::peak;
 use crate::limits::unread::next;
 use testkit::client::Client;
@@ -30,6 +30,8 @@ const IDLE: Duration = Duration::from_secs(90);
 const SLACK: Duration = Duration::from_secs(10);
 /// Between two signs of life of a client that dawdles.
 const DRIP: Duration = Duration::from_millis(500);
+/// Of those who are to be served.
+const PACE: Duration = Duration::from_millis(250);
 /// In KiB.
 pub const MIB: u64 = 1 << 10;
 
@@ -70,7 +72,7 @@ impl Ordeal {
         }
         let others = clients.as_flattened().iter();
         let others = others
-            .map(|client| asking(client, "/api/v1/pods"))
+            .map(|client| asking_every(PACE, client, "/api/v1/pods"))
             .collect();
         let before = peak(world.proxy.process().pid());
         Self {

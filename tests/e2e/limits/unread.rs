@@ -35,6 +35,8 @@ const RESETS: &str = "kube_interop_proxy_unread_resets_total";
 const HELD: &str = "kube_interop_proxy_unread_bytes";
 /// When a client that takes nothing is given up.
 const PATIENCE: Duration = Duration::from_secs(60);
+/// All is asked for in the first seconds.
+const HOLD: Duration = Duration::from_secs(20);
 /// It is looked once a second, on a machine that may be busy.
 const SLACK: Duration = Duration::from_secs(15);
 
@@ -162,7 +164,7 @@ async fn flood(connections: usize, streams: usize, window: u32, path: &'static s
             sleep(2 * LONG).await;
         });
     }
-    holds("it is little", LONG, async || {
+    holds("it is little", HOLD, async || {
         let grown = ordeal.grown() / MIB;
         if grown < MOST { Ok(()) } else { Err(grown) }
     })

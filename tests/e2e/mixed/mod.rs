@@ -128,9 +128,7 @@ async fn old(ground: &Ground) -> (KubeApiServer, AuditLog) {
     let options = audit
         .flags()
         .iter()
-        .fold(ground.kube("cp-old").betas(true), |options, flag| {
-            options.arg(flag)
-        });
+        .fold(ground.kube("cp-old"), |options, flag| options.arg(flag));
     let server = KubeApiServer::start(options.cached(), &ground.pki).await;
     (server, audit)
 }

@@ -19,7 +19,8 @@ use testkit::streaming::Response;
 use testkit::wait::eventually;
 
 const LONGER: Duration = Duration::from_secs(120);
-const EVERY: Duration = Duration::from_millis(10);
+/// Some answers of each client fall into each step of a start.
+const EVERY: Duration = Duration::from_millis(50);
 const MOST: usize = 20_000;
 const NAMESPACES: &str = "/api/v1/namespaces";
 const WIDGETS: &str = "/apis/example.test/v1/widgets";
@@ -251,7 +252,7 @@ async fn with_always_nobody_sees_one_and_clients_of_kubernetes_recover(world: &m
             kubectl.output(&wait).await
         })
     };
-    let watched = || async { world.server.watches("widgets").await > 0 };
+    let watched = || async { world.server.watches(&["widgets"]).await > 0 };
     eventually("kubectl waits", LONG, watched).await;
     world.server.kill();
     eventually("it is seen to be gone", LONG, async || {

@@ -220,7 +220,7 @@ async fn only_short_requests_of_clients_over_http2_end_a_connection_and_what_run
 /// Reads, and writes of all sizes, by a client of `proxy` at an apiserver that ends one connection in fifty requests.
 pub async fn nothing_is_lost(proxy: &Proxy, client: &Client) {
     const WRITERS: usize = 16;
-    const EACH: usize = 24;
+    const EACH: usize = 12;
     let writers = (0..WRITERS).map(async |writer| {
         let client = client.fresh();
         for index in 0..EACH {

@@ -48,7 +48,7 @@ impl Stage {
                 "--audit-log-path={}",
                 audit_log(dir.path()).display()
             ));
-        let options = options.without_group("autoscaling");
+        let options = options.without_group("autoscaling").betas(false);
         let apiserver = KubeApiServer::start(options, &pki).await;
         let proxy = ProxyOptions::new(binary, dir.path(), &pki, apiserver.addr(), &etcd.endpoint());
         let proxy = Proxy::start(proxy.server_id("a").until(Until::Ready)).await;

@@ -85,17 +85,18 @@ impl KubeApiServer {
         self.options.binary().abilities()
     }
 
-    /// Its open watches of a resource.
-    pub async fn watches(&self, resource: &str) -> usize {
+    /// Its open watches of these resources.
+    pub async fn watches(&self, resources: &[&str]) -> usize {
         let metric = match self.abilities().meets(Need::Since(23)) {
             true => "apiserver_longrunning_requests{",
             false => "apiserver_longrunning_gauge{",
         };
-        let label = format!("resource=\"{resource}\"");
+        let labels = resources.iter().map(|name| format!("resource=\"{name}\""));
+        let labels: Vec<_> = labels.collect();
         let text = self.admin.fresh().get("/metrics").await.text();
-        let of_resource = text
-            .lines()
-            .filter(|line| line.starts_with(metric) && line.contains(&label));
+        let of_resource = text.lines().filter(|line| {
+            line.starts_with(metric) && labels.iter().any(|label| line.contains(label))
+        });
         let count = |line: &str| line.rsplit(' ').next()?.parse::<f64>().ok();
         of_resource.filter_map(count).sum::<f64>() as usize
     }
