@@ -436,7 +436,7 @@ fn lay_over(config: &mut Value, overrides: &Value) {
 }
 
 /// Reads Prometheus' text format.
-fn sum(text: &str, name: &str, labels: &[(&str, &str)]) -> f64 {
+pub(crate) fn sum(text: &str, name: &str, labels: &[(&str, &str)]) -> f64 {
     let wanted: Vec<String> = labels
         .iter()
         .map(|(key, value)| format!("{key}=\"{value}\""))

@@ -103,6 +103,9 @@ pub struct Wanted {
     pub gates: Vec<String>,
 }
 
+/// The gate of the apiserver's own mixed version proxy.
+pub const NATIVE: &str = "UnknownVersionInteroperabilityProxy";
+
 /// What it can be started with.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Plan {
@@ -200,10 +203,9 @@ impl Abilities {
         plan.flags.extend(known.cloned());
         let config = self.filter(&wanted.runtime_config, Self::group_version, &mut plan);
         let mut gates = self.filter(&wanted.gates, Self::settable, &mut plan);
-        let native = "UnknownVersionInteroperabilityProxy";
-        let asked = gates.iter().any(|gate| gate.starts_with(native));
-        if !asked && self.gates.contains_key(native) {
-            gates.push(format!("{native}=false"));
+        let asked = gates.iter().any(|gate| gate.starts_with(NATIVE));
+        if !asked && self.meets(Need::Gate(NATIVE)) {
+            gates.push(format!("{NATIVE}=false"));
         }
         for (flag, values) in [("runtime-config", config), ("feature-gates", gates)] {
             if !values.is_empty() {

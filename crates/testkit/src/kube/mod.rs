@@ -17,12 +17,13 @@ use super::client::Client;
 use super::notes;
 use super::pki::Pki;
 use super::process::{COLLECT_LESS, NotFound, Process};
+use super::proxy::sum;
 use super::wait::eventually;
 pub use abilities::{Abilities, Need};
 pub use binaries::{Binary, VARIABLE, cache, cached, caches, lacks, several};
 pub(crate) use binaries::{are_given, others_meet};
-pub use options::KubeOptions;
 pub(crate) use options::of_any_server;
+pub use options::{KubeOptions, Native};
 
 const PORT: u16 = 6443;
 const START: Duration = Duration::from_secs(120);
@@ -99,6 +100,12 @@ impl KubeApiServer {
         });
         let count = |line: &str| line.rsplit(' ').next()?.parse::<f64>().ok();
         of_resource.filter_map(count).sum::<f64>() as usize
+    }
+
+    /// The sum of a metric's samples, unless it does not answer.
+    pub async fn try_metric(&self, name: &str) -> Option<f64> {
+        let answer = self.admin.fresh().try_get("/metrics").await.ok()?;
+        Some(sum(&answer.text(), name, &[]))
     }
 
     pub fn process(&mut self) -> &mut Process {

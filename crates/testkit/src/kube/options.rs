@@ -4,10 +4,19 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 
 use super::PORT;
-use super::abilities::{self, Need, Wanted};
+use super::abilities::{self, NATIVE, Need, Wanted};
 use super::binaries::{self, Binary};
 use crate::etcd::Etcd;
 use crate::pki::Pki;
+
+/// The apiserver's own mixed version proxy.
+#[derive(Clone, Copy, Debug)]
+pub struct Native {
+    /// Whether it has `--peer-ca-file`, without which it reroutes nothing.
+    pub reroutes: bool,
+    /// Where its peers are to reach it, if not where it listens.
+    pub advertises: Option<SocketAddr>,
+}
 
 #[derive(Clone, Debug)]
 pub struct KubeOptions {
@@ -21,6 +30,7 @@ pub struct KubeOptions {
     pub(super) runtime_config: Vec<String>,
     betas: bool,
     feature_gates: Vec<String>,
+    native: Option<Native>,
     args: Vec<String>,
     left_out: Vec<String>,
     pub(super) wait: bool,
@@ -41,6 +51,7 @@ impl KubeOptions {
             runtime_config: Vec::new(),
             betas: true,
             feature_gates: Vec::new(),
+            native: None,
             args: Vec::new(),
             left_out: Vec::new(),
             wait: true,
@@ -92,6 +103,12 @@ impl KubeOptions {
     /// `APIServerIdentity=true` for example.
     pub fn feature_gate(mut self, gate: &str) -> Self {
         self.feature_gates.push(gate.to_owned());
+        self
+    }
+
+    /// Its own mixed version proxy is on, if its version has one.
+    pub fn native(mut self, native: Option<Native>) -> Self {
+        self.native = native;
         self
     }
 
@@ -175,11 +192,21 @@ impl KubeOptions {
             flags.push("--enable-priority-and-fairness=false".to_owned());
             runtime_config.push("flowcontrol.apiserver.k8s.io/v1=false".to_owned());
         }
+        let mut gates = self.feature_gates.clone();
+        let has_native = binary.abilities().meets(Need::Gate(NATIVE));
+        if let Some(native) = self.native.filter(|_| has_native) {
+            gates.push(format!("{NATIVE}=true"));
+            if let Some(advertised) = native.advertises {
+                flags.push(format!("--peer-advertise-ip={}", advertised.ip()));
+                flags.push(format!("--peer-advertise-port={}", advertised.port()));
+            }
+            flags.extend(native.reroutes.then(|| file("peer-ca-file", "ca.crt")));
+        }
         Wanted {
             flags,
             optional,
             runtime_config,
-            gates: self.feature_gates.clone(),
+            gates,
         }
     }
 }

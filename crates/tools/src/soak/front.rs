@@ -18,6 +18,26 @@ pub enum Front {
     Proxy,
 }
 
+/// Kubernetes' own mixed version proxy, within each apiserver.
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+pub enum NativeProxy {
+    Off,
+    /// Without `--peer-ca-file`: it reroutes nothing.
+    On,
+    Reroutes,
+}
+
+impl NativeProxy {
+    /// `None`: it is off.
+    pub fn reroutes(self) -> Option<bool> {
+        match self {
+            Self::Off => None,
+            Self::On => Some(false),
+            Self::Reroutes => Some(true),
+        }
+    }
+}
+
 /// By `/readyz`, as a user that the header names: the apiserver refuses who shows this certificate and is nobody.
 const CHECK: &str = "uri /readyz hdr x-remote-user haproxy";
 

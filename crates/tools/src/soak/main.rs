@@ -44,7 +44,7 @@ use clap::Parser;
 
 use testkit::kube;
 
-use crate::front::Front;
+use crate::front::{Front, NativeProxy};
 use crate::run::{Course, Run};
 
 #[derive(Parser)]
@@ -70,6 +70,9 @@ struct Args {
     /// KEY=VALUE in the configuration of each proxy, such as versionAwareness.default=Newest.
     #[arg(long, value_parser = setting)]
     set: Vec<(String, String)>,
+    /// The apiservers' own mixed version proxy, in versions that have one.
+    #[arg(long, default_value = "off")]
+    native: NativeProxy,
     /// Keeps configuration and logs also if nothing is wrong.
     #[arg(long)]
     keep: bool,
@@ -97,6 +100,7 @@ async fn main() -> ExitCode {
     let run = Run {
         seed,
         settings: args.set,
+        native: args.native,
         keep: args.keep,
     };
     println!("soak: {course}, --seed {seed}");

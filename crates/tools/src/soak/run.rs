@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use serde_json::json;
+use testkit::cluster::REROUTED;
 use testkit::kube;
 use testkit::process::Process;
 use testkit::wait::{eventually, within};
@@ -18,7 +19,7 @@ use crate::clients::writer::Writer;
 use crate::clients::{self, Session, reader};
 use crate::exchange::Outcome;
 use crate::faults::inject;
-use crate::front::Front;
+use crate::front::{Front, NativeProxy};
 use crate::informed::{self, Story};
 use crate::kinds::{KINDS, USERS};
 use crate::memory::{Sample, growth};
@@ -73,6 +74,8 @@ pub struct Run {
     pub seed: u64,
     /// Of each proxy.
     pub settings: Vec<(String, String)>,
+    /// Of the apiservers.
+    pub native: NativeProxy,
     pub keep: bool,
 }
 
@@ -83,7 +86,7 @@ impl Run {
             Course::Faults(_) => None,
             Course::Upgrades(_) => Some(kube::several()[0]),
         };
-        let world = World::start(oldest, front, &self.settings).await;
+        let world = World::start(oldest, front, self).await;
         let book = Arc::new(Book::new(front.is_judged()));
         let mut members = Vec::new();
         for member in &world.etcds {
@@ -121,6 +124,7 @@ impl Run {
             true => judge(&world, &book, &samples).await,
             false => look_for_haproxy(&world).await,
         }
+        tell_rerouted(&world).await;
         report(world, &book, keep, &stories);
         findings(&book, front, wrong_at_the_end)
     }
@@ -385,6 +389,23 @@ async fn examine_proxies(world: &World, book: &Book, samples: &Samples) {
             Some(Err(why)) => book.violation(format!("proxy {number}: {why}")),
         }
     }
+}
+
+/// Of all proxies and apiservers, each since its last start.
+async fn tell_rerouted(world: &World) {
+    let mut rerouted = [0.0; 2];
+    for node in &world.nodes {
+        let node = node.lock().await;
+        if let Some(proxy) = &node.proxy {
+            rerouted[0] += proxy.try_metric(REROUTED).await.unwrap_or(0.0);
+        }
+        let native = "apiserver_rerouted_request_total";
+        rerouted[1] += node.server.try_metric(native).await.unwrap_or(0.0);
+    }
+    let [by_proxies, by_apiservers] = rerouted;
+    println!(
+        "rerouted, since the last starts: {by_proxies} by proxies, {by_apiservers} by apiservers"
+    );
 }
 
 fn report(world: World, book: &Book, keep: bool, stories: &Stories) {

@@ -12,7 +12,7 @@ use testkit::client::Client;
 use testkit::cluster::binary;
 use testkit::cut::Cut;
 use testkit::etcd::{Etcd, EtcdOptions};
-use testkit::kube::{Binary, KubeApiServer, KubeOptions};
+use testkit::kube::{Binary, KubeApiServer, KubeOptions, Native};
 use testkit::peer_links::PeerLinks;
 use testkit::pki::{LeafOptions, Pki, SERVER_NAME};
 use testkit::process::Process;
@@ -26,6 +26,7 @@ use crate::front::{Front, start_haproxy};
 use crate::kinds::User;
 use crate::plan::{Files, Group, Link, NODES, at_first};
 use crate::prepare::prepare;
+use crate::run::Run;
 
 /// Of each proxy.
 const PORT: u16 = 6443;
@@ -110,11 +111,7 @@ impl Links {
 impl World {
     /// `oldest`: the version that all apiservers have at first, if they are upgraded. Then they stop as an operator is told
     /// to have them stop, and differ by their versions alone.
-    pub async fn start(
-        oldest: Option<&'static Binary>,
-        front: Front,
-        settings: &[(String, String)],
-    ) -> Self {
+    pub async fn start(oldest: Option<&'static Binary>, front: Front, run: &Run) -> Self {
         let dir = tempfile::tempdir().expect("a directory");
         let pki = pki(&dir);
         let mut addresses: Vec<_> = (0..NODES * NODES).map(|_| Loopback::new()).collect();
@@ -123,7 +120,15 @@ impl World {
             ..EtcdOptions::default()
         };
         let (etcds, peer_links) = Etcd::start_linked(dir.path(), &pki, NODES, &options).await;
-        let servers = start_servers(&dir, &pki, &etcds, oldest).await;
+        let owns: Vec<_> = (0..NODES).map(|_| Loopback::new()).collect();
+        let options = |node: usize| {
+            let native = run.native.reroutes().map(|reroutes| Native {
+                reroutes,
+                advertises: (front != Front::Nothing).then(|| owns[node].socket(PORT)),
+            });
+            server_options(&dir, &pki, &etcds, node).native(native)
+        };
+        let servers = start_servers(options, &pki, oldest).await;
         let (mut nodes, mut links, mut clocks) = (Vec::new(), Vec::new(), Vec::new());
         let kubelet = Kubelet::start(&pki).await;
         prepare(&servers, &kubelet, oldest.is_some()).await;
@@ -132,10 +137,9 @@ impl World {
             dir: &dir,
             pki: &pki,
             servers: servers.iter().map(KubeApiServer::addr).collect(),
-            settings,
+            settings: &run.settings,
         };
-        for (node, server) in servers.into_iter().enumerate() {
-            let own = Loopback::new();
+        for ((node, server), own) in servers.into_iter().enumerate().zip(owns) {
             let listens = own.socket(PORT);
             let to_etcd = addresses.drain(..NODES).zip(&etcds);
             let entry = match front {
@@ -254,17 +258,17 @@ fn pki(dir: &TempDir) -> Pki {
 }
 
 async fn start_servers(
-    dir: &TempDir,
+    options: impl Fn(usize) -> KubeOptions,
     pki: &Pki,
-    etcds: &[Etcd],
     oldest: Option<&'static Binary>,
 ) -> Vec<KubeApiServer> {
     let mut servers = Vec::new();
     for node in 0..NODES {
-        let options = server_options(dir, pki, etcds, node);
         let options = match oldest {
-            Some(oldest) => options.runs(oldest).arg("--shutdown-delay-duration=7s"),
-            None => switched_off(options, node),
+            Some(oldest) => options(node)
+                .runs(oldest)
+                .arg("--shutdown-delay-duration=7s"),
+            None => switched_off(options(node), node),
         };
         servers.push(KubeApiServer::start(options, pki).await);
     }
