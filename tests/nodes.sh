@@ -19,6 +19,8 @@
 #   wrong      `install` with an image that is not there, and with one that nobody can fetch: nothing changed, everything put back
 #   upgrade    `kubeadm upgrade apply` with other flags on the first node, then `upgrade node` on the others, and `install` as soon
 #              as the manifest was written, as deploy/systemd/kube-interop-proxy-keep.path does it
+#   versions   kube-apiserver alone becomes that of each directory in VERSIONS, on one node after the other, and then the one before,
+#              back to the first; not part of `all`
 #   forgotten  `kubeadm upgrade node` on the last node by somebody who does not know the proxy; `install` afterwards
 #   rollback   `kubeadm upgrade node` on the last node with an image that nobody has: it restores the manifest
 #   rejoin     `kubeadm reset` and `join` on the last node; `install` afterwards
@@ -34,7 +36,8 @@
 # the same.
 #
 # KUBERNETES names the directory of another version's kube-apiserver, kube-controller-manager, kube-scheduler, kubelet, kubeadm
-# and kubectl; CONTAINERD that of another containerd with its shim and ctr; ETCD another etcd. Give the same ones to all steps.
+# and kubectl; CONTAINERD that of another containerd with its shim and ctr; ETCD another etcd; VERSIONS directories of later
+# kube-apiservers, with `:` between them. Give the same ones to all steps.
 #
 # Needs root, Debian 12, and control groups (version 1) that can be written to. The nodes' addresses, 10.0.0.0/24, are in
 # namespaces of their own: the machine itself has none of them, and nothing gets out. State is in
@@ -42,7 +45,8 @@
 # nodes of two would share directories.
 #
 # Not as on a real node: no systemd (node.sh starts containerd and kubelet), no CNI (pods on the host's network alone), no
-# crictl (ctr instead), haproxy for a load balancer, and one version of Kubernetes: other flags stand for another version.
+# crictl (ctr instead), haproxy for a load balancer, and one version of kubeadm: but for `versions` other flags stand for another
+# version.
 set -Eeuo pipefail
 
 here=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd)
@@ -106,6 +110,8 @@ etcd_tag() { "$etcd" --version | awk 'NR == 1 { print $3 "-0" }'; }
 version() { kubeadm version --output short; }
 minor() { version | cut -d. -f2; }
 since() { [ "$(minor)" -ge "$1" ]; }
+IFS=: read -ra others <<<"${VERSIONS:-}"
+version_in() { "$1/kube-apiserver" --version | cut -d' ' -f2; } # DIRECTORY
 
 # ---- build ----------------------------------------------------------------------------------------------------------
 
@@ -130,6 +136,9 @@ step_build() {
     local name
     for name in kube-apiserver kube-controller-manager kube-scheduler; do
         image "local.test/$name:$(version)" "$programs/$name=/usr/local/bin/$name"
+    done
+    for name in "${others[@]}"; do
+        image "local.test/kube-apiserver:$(version_in "$name")" "$name/kube-apiserver=/usr/local/bin/kube-apiserver"
     done
     # kubeadm fetches these too, one minute each if they are not there. None is started.
     for name in $(kubeadm config images list --kubernetes-version "$(version)" --image-repository local.test); do
@@ -416,7 +425,7 @@ while [ $# -gt 0 ]; do
     case $1 in
     --nodes) nodes=$2; shift ;;
     --layout) layout=$2; shift ;;
-    build | up | tied | in | look | again | proxy | wrong | upgrade | forgotten | rollback | rejoin | renew | out | down) say "step $1"; "step_$1" ;;
+    build | up | tied | in | look | again | proxy | wrong | upgrade | versions | forgotten | rollback | rejoin | renew | out | down) say "step $1"; "step_$1" ;;
     *) die "usage: $0 [OPTION...] STEP..." ;;
     esac
     shift
