@@ -4,7 +4,7 @@
 //! |---|---|---|
 //! | 400 "field label not supported", "is not a known field selector" | reads | by field: [`crate::request::since`] |
 //! | 422 "resourceVersionMatch is forbidden for watch" | watches with `sendInitialEvents` | 1.27; 1.19 to 1.26 say so |
-//! | 422 "sendInitialEvents is forbidden for watch unless …" | the same | where the gate `WatchList` is on: by default since 1.32 |
+//! | 422 "sendInitialEvents is forbidden for watch unless …" | the same | where the gate `WatchList` is on: by default in 1.32 and since 1.34 |
 //! | 400 or 422 "resourceVersionMatch: Unsupported value" | reads | a value that is newer |
 //! | 406 | reads that accept media types only that a newer one writes, such as `application/cbor` | 1.32 |
 //! | 415 "accepted media types include" | all, such as patches of `application/apply-patch+cbor` | 1.32 |
