@@ -32,11 +32,12 @@ use testkit::nodes::Nodes;
 use testkit::process::Signal;
 use testkit::wait::eventually;
 
-/// As many watchers as find something to mend, and as find what is rarely wrong.
+/// As many watchers as show that there is something to mend.
 const WITHOUT: Series = Series {
     name: "without",
     watchers: 100,
 };
+/// As many as find what is rarely wrong.
 const WITH: Series = Series {
     name: "with",
     watchers: 500,

@@ -89,17 +89,12 @@ impl KubeApiServer {
     /// Its open watches of these resources.
     pub async fn watches(&self, resources: &[&str]) -> usize {
         let metric = match self.abilities().meets(Need::Since(23)) {
-            true => "apiserver_longrunning_requests{",
-            false => "apiserver_longrunning_gauge{",
+            true => "apiserver_longrunning_requests",
+            false => "apiserver_longrunning_gauge",
         };
-        let labels = resources.iter().map(|name| format!("resource=\"{name}\""));
-        let labels: Vec<_> = labels.collect();
         let text = self.admin.fresh().get("/metrics").await.text();
-        let of_resource = text.lines().filter(|line| {
-            line.starts_with(metric) && labels.iter().any(|label| line.contains(label))
-        });
-        let count = |line: &str| line.rsplit(' ').next()?.parse::<f64>().ok();
-        of_resource.filter_map(count).sum::<f64>() as usize
+        let of = |resource: &&str| sum(&text, metric, &[("resource", *resource)]);
+        resources.iter().map(of).sum::<f64>() as usize
     }
 
     /// The sum of a metric's samples, unless it does not answer.
