@@ -244,6 +244,51 @@ wrong_images() {
     until_done 180 "every line of $node's /readyz" all_ready "$node"
 }
 
+# ---- other versions of kube-apiserver -------------------------------------------------------------------------------
+
+# FROM TO: minor versions; a path that only TO serves, of two that follow each other in 20, 24, 36.
+only_in() {
+    case $1,$2 in
+    20,24) echo /apis/autoscaling/v2/horizontalpodautoscalers ;;
+    24,36) echo /apis/networking.k8s.io/v1/servicecidrs ;;
+    36,24) echo /apis/policy/v1beta1/poddisruptionbudgets ;;
+    24,20) echo /apis/extensions/v1beta1/ingresses ;;
+    *) die "nothing is known of 1.$2 that 1.$1 does not serve" ;;
+    esac
+}
+
+step_versions() {
+    local all=("$(version)") index node
+    [ ${#others[@]} -gt 0 ] || die 'VERSIONS names no other kube-apiserver'
+    for node in "${others[@]}"; do all+=("$(version_in "$node")"); done
+    for node in $(names); do cp "$(manifest_of "$node")" "$state/$node/first.yaml"; done
+    for ((index = 1; index < ${#all[@]}; index++)); do under_load each_version "${all[index - 1]}" "${all[index]}"; done
+    for ((index -= 1; index > 0; index--)); do under_load each_version "${all[index]}" "${all[index - 1]}"; done
+}
+each_version() { # FROM TO
+    local node from to new_path
+    from=$(cut -d. -f2 <<<"$1") to=$(cut -d. -f2 <<<"$2")
+    new_path=$(only_in "$from" "$to")
+    for node in $(names); do
+        timed "$node: kube-apiserver $1 to $2" put_version "$node" "$2" "$to"
+        kubectl_on "$node" get --raw /version | grep -q "\"$2\"" || die "$node's apiserver is another one"
+        [ "$node" = cp-1 ] || continue
+        until_done 60 "what only $2 serves, through each node" served_by_all
+        client new client --server "https://$balancer:6443" --every 0.05 "$new_path"
+    done
+}
+# NODE VERSION MINOR: the pod with this apiserver, without the flags that it does not know. From 1.29 on FlowSchemas are stored
+# in a version that older ones cannot read; priority and fairness would wait for them.
+put_version() {
+    local before edit=("s|/kube-apiserver:.*|/kube-apiserver:$2|")
+    [ "$3" -lt 24 ] || edit+=('/--insecure-port=/d')
+    [ "$3" -lt 29 ] || edit+=('s|^\( *\)- --secure-port=.*|&\n\1- --runtime-config=flowcontrol.apiserver.k8s.io/v1=false\n\1- --enable-priority-and-fairness=false|')
+    before=$(of_container "$1" kube-apiserver)
+    sed "${edit[@]/#/-e}" "$state/$1/first.yaml" >"$state/$1/root/etc/kubernetes/version.yaml" &&
+        on "$1" mv /etc/kubernetes/version.yaml $manifest || return
+    wait_replaced "$1" "$before"
+}
+
 # ---- kubeadm upgrade ------------------------------------------------------------------------------------------------
 
 upload() { # NODE: the cluster's configuration becomes that of the node's file
@@ -296,51 +341,6 @@ each_upgrade() {
 served_by_all() {
     local node
     for node in $(names); do kubectl_on "$node" get --raw $new_path || return; done
-}
-
-# ---- other versions of kube-apiserver -------------------------------------------------------------------------------
-
-# FROM TO: minor versions; a path that only TO serves, of two that follow each other in 20, 24, 36.
-only_in() {
-    case $1,$2 in
-    20,24) echo /apis/autoscaling/v2/horizontalpodautoscalers ;;
-    24,36) echo /apis/networking.k8s.io/v1/servicecidrs ;;
-    36,24) echo /apis/policy/v1beta1/poddisruptionbudgets ;;
-    24,20) echo /apis/extensions/v1beta1/ingresses ;;
-    *) die "nothing is known of 1.$2 that 1.$1 does not serve" ;;
-    esac
-}
-
-step_versions() {
-    local all=("$(version)") index node
-    [ ${#others[@]} -gt 0 ] || die 'VERSIONS names no other kube-apiserver'
-    for node in "${others[@]}"; do all+=("$(version_in "$node")"); done
-    for node in $(names); do cp "$(manifest_of "$node")" "$state/$node/first.yaml"; done
-    for ((index = 1; index < ${#all[@]}; index++)); do under_load each_version "${all[index - 1]}" "${all[index]}"; done
-    for ((index -= 1; index > 0; index--)); do under_load each_version "${all[index]}" "${all[index - 1]}"; done
-}
-each_version() { # FROM TO
-    local node from to new_path
-    from=$(cut -d. -f2 <<<"$1") to=$(cut -d. -f2 <<<"$2")
-    new_path=$(only_in "$from" "$to")
-    for node in $(names); do
-        timed "$node: kube-apiserver $1 to $2" put_version "$node" "$2" "$to"
-        kubectl_on "$node" get --raw /version | grep -q "\"$2\"" || die "$node's apiserver is another one"
-        [ "$node" = cp-1 ] || continue
-        until_done 60 "what only $2 serves, through each node" served_by_all
-        client new client --server "https://$balancer:6443" --every 0.05 "$new_path"
-    done
-}
-# NODE VERSION MINOR: the pod with this apiserver, without the flags that it does not know. From 1.29 on FlowSchemas are stored
-# in a version that older ones cannot read; priority and fairness would wait for them.
-put_version() {
-    local before edit=("s|/kube-apiserver:.*|/kube-apiserver:$2|")
-    [ "$3" -lt 24 ] || edit+=('/--insecure-port=/d')
-    [ "$3" -lt 29 ] || edit+=('s|^\( *\)- --secure-port=.*|&\n\1- --runtime-config=flowcontrol.apiserver.k8s.io/v1=false\n\1- --enable-priority-and-fairness=false|')
-    before=$(of_container "$1" kube-apiserver)
-    sed "${edit[@]/#/-e}" "$state/$1/first.yaml" >"$state/$1/root/etc/kubernetes/version.yaml" &&
-        on "$1" mv /etc/kubernetes/version.yaml $manifest || return
-    wait_replaced "$1" "$before"
 }
 
 step_forgotten() { under_load forget_install; }
