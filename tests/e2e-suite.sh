@@ -7,7 +7,8 @@
 # FOCUS is a pattern for names of tests, in the place of the list's. --restarts restarts apiservers and proxies one after
 # the other, every 30 s, while the tests run through the proxies. --keep leaves the logs of all servers.
 #
-# Prints what failed in either, and fails if something failed only through the proxies, twice. First it installs the Debian
+# Prints what failed in either, and fails if something failed only through the proxies, twice. KUBE_INTEROP_APISERVERS names
+# other apiservers (CONTRIBUTING.md): without proxies each alone, through proxies together. First it installs the Debian
 # packages that are missing (tests/install.sh --tests), and builds kube-apiserver, kube-controller-manager, kubectl and
 # the tests, once (tests/build-kubernetes.sh).
 set -euo pipefail

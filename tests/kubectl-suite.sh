@@ -6,7 +6,8 @@
 # --restarts restarts apiservers and proxies one after the other, every 30 s, while the tests run through the proxies.
 # --keep leaves the logs of all servers.
 #
-# Prints what failed in either, and fails if something failed only through the proxies, twice. First it installs the Debian
+# Prints what failed in either, and fails if something failed only through the proxies, twice. KUBE_INTEROP_APISERVERS names
+# other apiservers (CONTRIBUTING.md): without proxies each alone, through proxies together. First it installs the Debian
 # packages that are missing (tests/install.sh --tests), and builds kube-apiserver, kube-controller-manager and kubectl,
 # once (tests/build-kubernetes.sh). The cluster: two kube-apiservers of which neither serves everything, a proxy beside
 # each, and a balancer before the proxies, which a controller manager uses too.

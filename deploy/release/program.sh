@@ -45,11 +45,12 @@ objcopy --strip-debug "$dist/build/$host/$profile/kube-interop-proxy" "$dist/kub
 say "$dist/kube-interop-proxy: $(stat --format=%s "$dist/kube-interop-proxy") bytes"
 
 # Its dependencies on this target, not those of tests.
-export PATH="$PATH:$target/cyclonedx/bin"
+tools=${XDG_CACHE_HOME:-${HOME:?}/.cache}/kube-interop-proxy/cargo-cyclonedx-$cyclonedx
+export PATH="$PATH:$tools/bin"
 cargo cyclonedx --version 2>/dev/null | grep --quiet --fixed-strings " $cyclonedx" || {
-    say "building cargo-cyclonedx $cyclonedx"
-    (cd / && cargo install --quiet --locked --debug --root "$target/cyclonedx" \
-        --target-dir "$target/cyclonedx/build" "cargo-cyclonedx@$cyclonedx")
+    say "building cargo-cyclonedx $cyclonedx, once, into $tools"
+    (cd / && cargo install --quiet --locked --debug --root "$tools" \
+        --target-dir "$target/cyclonedx" "cargo-cyclonedx@$cyclonedx")
 }
 
 # From a copy: it writes beside each Cargo.toml, and where that is.

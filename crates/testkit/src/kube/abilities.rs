@@ -144,6 +144,12 @@ impl Abilities {
         self.minor
     }
 
+    /// As if it were on by default.
+    pub(super) fn turn_on(&mut self, gate: &str) {
+        let known = self.gates.get_mut(gate);
+        *known.unwrap_or_else(|| panic!("{} has no gate {gate}", self.version)) = true;
+    }
+
     /// `1.20`.
     pub fn compatibility_version(&self) -> String {
         format!("1.{}", self.minor)

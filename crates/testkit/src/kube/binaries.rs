@@ -9,7 +9,7 @@ use std::sync::{LazyLock, Mutex, OnceLock, PoisonError};
 use super::abilities::{Abilities, Need};
 use crate::notes;
 
-/// Paths with `:` between them; `1.20.2` stands for the cached one.
+/// Paths with `:` between them; `1.20.2` stands for the cached one. `+GATE` behind one turns a feature gate on.
 pub const VARIABLE: &str = "KUBE_INTEROP_APISERVERS";
 const CACHED: &str = "1.20.2";
 
@@ -18,12 +18,23 @@ const CACHED: &str = "1.20.2";
 pub struct Binary {
     pub(super) path: PathBuf,
     abilities: Abilities,
+    /// The feature gates that the variable turns on.
+    gates: Vec<String>,
 }
 
 impl Binary {
     /// For people.
     pub(super) fn name(&self) -> String {
-        format!("kube-apiserver {}", self.abilities.version)
+        let gates = self.gates.iter().map(|gate| format!(" +{gate}"));
+        let gates: String = gates.collect();
+        format!("kube-apiserver {}{gates}", self.abilities.version)
+    }
+
+    /// `GATE=true` of those that the variable turns on, but for those that a test sets.
+    pub(super) fn gates<'a>(&'a self, set: &'a [String]) -> impl Iterator<Item = String> + 'a {
+        let is_set = |gate: &str| set.iter().any(|it| it.split('=').next() == Some(gate));
+        let gates = self.gates.iter().filter(move |gate| !is_set(gate));
+        gates.map(|gate| format!("{gate}=true"))
     }
 
     pub fn abilities(&self) -> &Abilities {
@@ -32,9 +43,10 @@ impl Binary {
 }
 
 /// Those that the servers of a test run in turn.
-fn all() -> &'static [Binary] {
+pub fn all() -> &'static [Binary] {
     static ALL: LazyLock<Vec<Binary>> = LazyLock::new(|| {
-        let all: Vec<_> = paths(&given()).into_iter().map(look_at).collect();
+        let elements = elements(&given()).into_iter();
+        let all: Vec<_> = elements.map(|(path, gates)| look_at(path, gates)).collect();
         let named: Vec<_> = all.iter().map(Binary::name).collect();
         notes::given(&named.join(" + "));
         all
@@ -67,23 +79,30 @@ pub(crate) fn others_meet(need: Need) -> bool {
     are_given() && all().iter().any(|it| it.abilities.meets(need))
 }
 
-fn paths(given: &str) -> Vec<PathBuf> {
-    let path = |element: &str| match element {
-        CACHED => cached_path(),
-        path => PathBuf::from(path),
+/// Each with the gates that it turns on.
+fn elements(given: &str) -> Vec<(PathBuf, Vec<String>)> {
+    let element = |element: &str| {
+        // No directory's name has them.
+        let (directory, file) = element.split_at(element.rfind('/').map_or(0, |slash| slash + 1));
+        let mut parts = file.split('+');
+        let path = match format!("{directory}{}", parts.next().unwrap_or_default()) {
+            path if path == CACHED => cached_path(),
+            path => PathBuf::from(path),
+        };
+        (path, parts.map(str::to_owned).collect())
     };
-    let elements = given.split(':').map(str::trim);
-    let mut paths: Vec<_> = elements.filter(|it| !it.is_empty()).map(path).collect();
-    if paths.is_empty() {
-        paths.push(cached_path());
+    let given = given.split(':').map(str::trim).filter(|it| !it.is_empty());
+    let mut elements: Vec<_> = given.map(element).collect();
+    if elements.is_empty() {
+        elements.push((cached_path(), Vec::new()));
     }
-    paths
+    elements
 }
 
 /// v1.20.2, whatever the variable says.
 pub fn cached() -> &'static Binary {
     static CACHED: OnceLock<Binary> = OnceLock::new();
-    CACHED.get_or_init(|| look_at(cached_path()))
+    CACHED.get_or_init(|| look_at(cached_path(), Vec::new()))
 }
 
 /// The binary of the server with this host name: those of one test, which are those of one directory, take them in
@@ -108,7 +127,7 @@ fn cached_path() -> PathBuf {
     cache().join("kube-apiserver")
 }
 
-fn look_at(path: PathBuf) -> Binary {
+fn look_at(path: PathBuf, gates: Vec<String>) -> Binary {
     if !path.is_file() {
         let what = format!("kube-apiserver ({})", path.display());
         let remedy = match path == cached_path() {
@@ -124,8 +143,15 @@ fn look_at(path: PathBuf) -> Binary {
         String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned()
     };
     let abilities = Abilities::new(&said("--version=raw"), &said("--help"));
-    let abilities = abilities.unwrap_or_else(|why| panic!("{}: {why}", path.display()));
-    Binary { path, abilities }
+    let mut abilities = abilities.unwrap_or_else(|why| panic!("{}: {why}", path.display()));
+    for gate in &gates {
+        abilities.turn_on(gate);
+    }
+    Binary {
+        path,
+        abilities,
+        gates,
+    }
 }
 
 /// Whether the test that calls it is skipped, because a kube-apiserver that is given lacks something. It is then
@@ -142,7 +168,8 @@ pub fn lacks(needs: &[Need]) -> bool {
         return false;
     };
     let reason = format!("{} lacks {need}", binary.name());
-    let given = all.iter().any(|other| other.path != cached_path());
+    let given = |other: &Binary| other.path != cached_path() || !other.gates.is_empty();
+    let given = all.iter().any(given);
     assert!(given, "not for this alone: {reason}");
     notes::skipped(&reason);
     true
@@ -164,14 +191,26 @@ pub fn caches() -> PathBuf {
 
 #[cfg(test)]
 mod tests {
-    use super::{cached_path, paths, turn};
+    use std::path::PathBuf;
+
+    use super::{cached_path, elements, turn};
 
     #[test]
-    fn the_variable_names_paths_and_the_cached_one() {
-        assert_eq!(paths(""), [cached_path()]);
-        assert_eq!(paths(" : "), [cached_path()]);
-        let both = paths("/opt/new/kube-apiserver: 1.20.2");
-        assert_eq!(both, ["/opt/new/kube-apiserver".into(), cached_path()]);
+    fn the_variable_names_paths_and_the_cached_one_and_their_gates() {
+        let cached = || (cached_path(), Vec::new());
+        assert_eq!(elements(""), [cached()]);
+        assert_eq!(elements(" : "), [cached()]);
+        let new = PathBuf::from("/opt/1.36+x/kube-apiserver");
+        let both = elements("/opt/1.36+x/kube-apiserver: 1.20.2");
+        assert_eq!(both, [(new.clone(), Vec::new()), cached()]);
+        let gates = ["APIServerIdentity", "StorageVersionAPI"].map(str::to_owned);
+        let with_gates =
+            elements("1.20.2+APIServerIdentity+StorageVersionAPI:/opt/1.36+x/kube-apiserver+Other");
+        let expected = [
+            (cached_path(), gates.to_vec()),
+            (new, vec!["Other".to_owned()]),
+        ];
+        assert_eq!(with_gates, expected);
     }
 
     #[test]

@@ -193,6 +193,11 @@ impl KubeOptions {
             runtime_config.push("flowcontrol.apiserver.k8s.io/v1=false".to_owned());
         }
         let mut gates = self.feature_gates.clone();
+        gates.extend(binary.gates(&self.feature_gates));
+        if gates.iter().any(|gate| gate == "StorageVersionAPI=true") {
+            // Without it the apiserver has nowhere to write them.
+            runtime_config.push("internal.apiserver.k8s.io/v1alpha1=true".to_owned());
+        }
         let has_native = binary.abilities().meets(Need::Gate(NATIVE));
         if let Some(native) = self.native.filter(|_| has_native) {
             gates.push(format!("{NATIVE}=true"));

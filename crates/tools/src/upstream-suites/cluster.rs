@@ -9,7 +9,7 @@ use testkit::balancer::Balancer;
 use testkit::client::Client;
 use testkit::cluster::{Ground, LONG};
 use testkit::kcm::ControllerManager;
-use testkit::kube::{KubeApiServer, KubeOptions};
+use testkit::kube::{Binary, KubeApiServer, KubeOptions};
 use testkit::pki::Pki;
 use testkit::proxy::{Proxy, Until};
 use testkit::wait::eventually;
@@ -53,14 +53,15 @@ pub struct Place {
 
 impl Cluster {
     /// One apiserver that serves everything.
-    pub async fn direct(needs: &Needs, keep: bool) -> Self {
+    pub async fn direct(needs: &Needs, binary: &'static Binary, keep: bool) -> Self {
         let ground = ground(keep).await;
-        let server = KubeApiServer::start(options(needs, &ground, "a"), &ground.pki).await;
+        let options = options(needs, &ground, "a").runs(binary);
+        let server = KubeApiServer::start(options, &ground.pki).await;
         let to = vec![(server.addr(), server.admin().clone())];
         Self::behind(to, vec![server], Vec::new(), ground, needs).await
     }
 
-    /// Two apiservers that serve different things, each with a proxy.
+    /// Two apiservers that serve different things, each with a proxy; of two versions if several are given.
     pub async fn proxied(needs: &Needs, keep: bool) -> Self {
         let ground = ground(keep).await;
         let (mut servers, mut proxies) = (Vec::new(), Vec::new());
@@ -166,8 +167,6 @@ async fn ground(keep: bool) -> Ground {
 fn options(needs: &Needs, ground: &Ground, id: &str) -> KubeOptions {
     let (dir, host): (&Path, _) = (ground.dir.path(), format!("cp-{id}"));
     let options = KubeOptions::new(dir, &ground.pki, &ground.etcd, &host)
-        // The suites are those of this version.
-        .cached()
         .without("service-cluster-ip-range")
         .arg("--service-cluster-ip-range=10.0.0.0/24");
     needs

@@ -1,6 +1,6 @@
-//! Upstream's own suites with real parts: directly against one kube-apiserver, and through proxies of a mixed cluster of
-//! which no server serves everything. Prints what failed in either, and fails if something failed only through the
-//! proxies, twice. `tests/kubectl-suite.sh` and `tests/e2e-suite.sh` build what they need.
+//! Upstream's own suites with real parts: directly against one kube-apiserver of each version, and through proxies of a
+//! mixed cluster of which no server serves everything. Prints what failed in either, and fails if something failed only
+//! through the proxies, twice. `tests/kubectl-suite.sh` and `tests/e2e-suite.sh` build what they need.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -21,6 +21,7 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use clap::{Parser, Subcommand};
+use testkit::kube;
 
 use self::cluster::Cluster;
 use self::outcome::{Comparison, Outcome};
@@ -110,9 +111,21 @@ async fn main() -> ExitCode {
 /// Whether everything that passes without proxies passes through them.
 async fn compare(args: Args) -> bool {
     let suite = Suite::new(args.suite, args.restarts);
+    let directly = async |binary: &'static kube::Binary| {
+        let mut cluster = Cluster::direct(suite.needs(), binary, args.keep).await;
+        let name = format!("without proxies, {}", binary.abilities().version);
+        run(&name, &suite, &mut cluster, false).await
+    };
+    // What fails with one of the versions alone is not the proxies' doing.
     let directly = async {
-        let mut cluster = Cluster::direct(suite.needs(), args.keep).await;
-        run("without proxies", &suite, &mut cluster, false).await
+        let mut outcomes = Vec::new();
+        for binary in kube::all() {
+            outcomes.push(directly(binary).await);
+        }
+        outcomes
+            .into_iter()
+            .reduce(Outcome::and)
+            .unwrap_or_default()
     };
     let through = async {
         let mut cluster = Cluster::proxied(suite.needs(), args.keep).await;

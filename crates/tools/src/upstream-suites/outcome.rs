@@ -12,6 +12,18 @@ pub struct Outcome {
 }
 
 impl Outcome {
+    /// Of both: what passed in either alone has failed.
+    pub fn and(self, other: Self) -> Self {
+        let passed: BTreeSet<_> = &self.passed & &other.passed;
+        let all = [&self.passed, &self.failed, &other.passed, &other.failed];
+        let all: BTreeSet<_> = all.into_iter().flatten().cloned().collect();
+        Self {
+            failed: &all - &passed,
+            passed,
+            log: self.log,
+        }
+    }
+
     /// What did not pass here and passed there.
     pub fn worse_than(&self, other: &Self) -> BTreeSet<String> {
         other.passed.difference(&self.passed).cloned().collect()
@@ -108,6 +120,13 @@ mod tests {
         assert_eq!(lines[2], ["ok", "not", "run", "d"]);
         assert_eq!(lines[3], ["FAILED", "FAILED", "e"]);
         assert!(lines[4].starts_with(&["5", "tests;"]), "{text}");
+    }
+
+    #[test]
+    fn of_several_direct_runs_that_counts_what_passed_in_all() {
+        let both = outcome(&["a", "b"], &["c"]).and(outcome(&["a", "c", "d"], &["b"]));
+        assert_eq!(both.passed, ["a".to_owned()].into());
+        assert_eq!(both.failed, ["b", "c", "d"].map(str::to_owned).into());
     }
 
     #[test]
