@@ -1,4 +1,5 @@
-//! OpenAPI of real kube-apiservers v1.20.2: their answers, and merging their documents.
+//! OpenAPI of real kube-apiservers v1.20.2: their answers, and merging their documents. Steps of the test in
+//! `real_apiservers`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Read as _;
@@ -7,10 +8,9 @@ use kube_interop_proxy::discovery::openapi::{OpenApiFormat, merge};
 use prost::Message;
 use serde_json::Value;
 
-use crate::routing::real_apiservers::without_autoscaling;
 use testkit::client::Client;
-use testkit::cluster::Ground;
 use testkit::kube::KubeApiServer;
+use testkit::pki::Pki;
 
 const V2: &str = "/openapi/v2";
 const JSON: &str = "application/json";
@@ -20,10 +20,7 @@ const PROTOBUF_SINCE_1_23: &str = "application/com.github.proto-openapi.spec.v2.
 
 type Entries<T> = BTreeMap<String, T>;
 
-#[tokio::test]
-async fn what_v1_20_answers() {
-    let ground = Ground::bootstrapped().await;
-    let server = KubeApiServer::start(ground.kube("cp-a").betas(true).cached(), &ground.pki).await;
+pub async fn what_v1_20_answers(server: &KubeApiServer, pki: &Pki) {
     let admin = server.admin();
     let json = tags_and_encodings(admin, JSON, "text/plain; charset=utf-8").await;
     let protobuf = tags_and_encodings(admin, PROTOBUF, "application/octet-stream").await;
@@ -64,7 +61,7 @@ async fn what_v1_20_answers() {
         "the method does not matter"
     );
     assert_eq!(admin.get("/openapi/v3").await.code(), 404);
-    let anonymous = Client::new(server.addr(), &ground.pki);
+    let anonymous = Client::new(server.addr(), pki);
     assert_eq!(anonymous.get(V2).await.code(), 403);
     assert_eq!(anonymous.token("tok-bob").get(V2).await.code(), 200);
 }
@@ -142,16 +139,11 @@ fn vary(headers: &http::HeaderMap) -> Vec<&str> {
         .collect()
 }
 
-#[tokio::test]
-async fn what_one_server_lacks_is_added_from_the_other() {
-    let ground = Ground::bootstrapped().await;
-    let (fuller, lacking) = tokio::join!(
-        KubeApiServer::start(ground.kube("cp-b").betas(true), &ground.pki),
-        KubeApiServer::start(
-            without_autoscaling(ground.kube("cp-a").betas(true)),
-            &ground.pki
-        ),
-    );
+/// `lacking` serves no autoscaling.
+pub async fn what_one_server_lacks_is_added_from_the_other(
+    lacking: &KubeApiServer,
+    fuller: &KubeApiServer,
+) {
     let (of_fuller, of_lacking) = (fuller.abilities(), lacking.abilities());
     let versions = of_fuller.versions_of("autoscaling").len();
     let alike = of_fuller == of_lacking;
@@ -160,7 +152,7 @@ async fn what_one_server_lacks_is_added_from_the_other() {
         let ask = async |server: &KubeApiServer| {
             server.admin().header("accept", accept).get(V2).await.body
         };
-        (ask(&lacking).await, ask(&fuller).await)
+        (ask(lacking).await, ask(fuller).await)
     });
 
     let (local, peer) = json.await;

@@ -6,11 +6,10 @@ use std::time::Duration;
 use kube_interop_proxy::cluster::codec::{PeerEndpoint, encode_endpoints};
 use serde_json::Value;
 
-use crate::routing::real_apiservers::without_autoscaling;
 use testkit::client::Client;
 use testkit::cluster::{Ground, LONG, lists};
 use testkit::double::{Double, DoubleOptions, Fault, Recorded, ServedResource, v1_20, v1_36};
-use testkit::kube::KubeApiServer;
+use testkit::pair::Pair;
 use testkit::proxy::{Proxy, ProxyOptions, Until};
 use testkit::wait::{eventually, holds};
 
@@ -371,24 +370,14 @@ async fn in_other_modes_nobody_is_asked() {
     }
 }
 
-#[tokio::test]
-async fn real_apiservers_tell_each_others_proxies() {
-    let ground = Ground::bootstrapped().await;
-    let whole = |host| ground.kube(host).betas(true);
-    let b = KubeApiServer::start(whole("cp-b"), &ground.pki).await;
-    let a = KubeApiServer::start(without_autoscaling(whole("cp-a")), &ground.pki).await;
-    let options = |id, api: &KubeApiServer| {
-        let options = ground.proxy(id, api.addr()).until(Until::Ready);
-        options.set("discovery.mode", "Merged")
-    };
-    let (proxy_a, proxy_b) = tokio::join!(
-        Proxy::start(options("a", &a)),
-        Proxy::start(options("b", &b)),
-    );
+/// A step of the test in `real_apiservers`: A serves no autoscaling, and no client has asked for anything yet.
+pub async fn real_apiservers_tell_each_others_proxies(pair: &Pair) {
+    let (a, b) = (&pair.a, &pair.b);
+    let (proxy_a, proxy_b) = (&pair.proxy_a, &pair.proxy_b);
     // B's own group list has lost them.
     let versions = b.abilities().versions_of("autoscaling");
     for version in &versions {
-        until_added(&proxy_a, "autoscaling", version, false).await;
+        until_added(proxy_a, "autoscaling", version, false).await;
     }
     let status = proxy_a.statusz().await;
     let discovery = &status["discovery"];
@@ -401,5 +390,5 @@ async fn real_apiservers_tell_each_others_proxies() {
     assert_eq!(discovery["sources"][0]["undescribed"], 0, "{discovery:#}");
     let nothing = Value::Array(Vec::new());
     assert!(!alike || proxy_b.statusz().await["discovery"]["added"] == nothing);
-    until_read(&proxy_a).await;
+    until_read(proxy_a).await;
 }

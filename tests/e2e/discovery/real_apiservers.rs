@@ -8,6 +8,10 @@ use k8s_pb::apimachinery::pkg::runtime::Unknown;
 use prost::Message;
 
 use crate::discovery::documents::{BETA, V2, groups};
+use crate::discovery::openapi::{
+    what_one_server_lacks_is_added_from_the_other, what_v1_20_answers,
+};
+use crate::discovery::peer_discovery::real_apiservers_tell_each_others_proxies;
 use crate::discovery::walk::{legacy_lists, served};
 use crate::routing::real_apiservers::LONGER;
 use testkit::cluster::{REROUTED, assert_refused_for_good};
@@ -25,8 +29,9 @@ const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
 
 #[tokio::test]
 async fn discovery_before_real_apiservers() {
-    let pair = Pair::options().both(|options| options.betas(true));
+    let pair = Pair::options().both(|options| options.betas_of("autoscaling"));
     let mut pair = pair.without_group_at_a("autoscaling").start().await;
+    real_apiservers_tell_each_others_proxies(&pair).await;
     let admin = pair.admin();
     eventually("A's proxy adds what B has", LONGER, async || {
         admin.get(GROUP).await.code() == 200
@@ -43,6 +48,11 @@ async fn discovery_before_real_apiservers() {
     for path in &lists {
         let answer = pair.admin().get(path).await;
         assert_eq!(answer.code(), 200, "{path}: {}", answer.text());
+    }
+    what_one_server_lacks_is_added_from_the_other(&pair.a, &pair.b).await;
+    let mut servers = [&pair.b, &pair.a].into_iter();
+    if let Some(server) = servers.find(|it| it.abilities().meets(Need::Before(21))) {
+        what_v1_20_answers(server, &pair.ground.pki).await;
     }
     // Without OpenAPI v3, and with the forms that OpenAPI v2 had.
     if [&pair.a, &pair.b]

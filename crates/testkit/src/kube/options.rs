@@ -4,7 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 
 use super::PORT;
-use super::abilities::{self, NATIVE, Need, Wanted};
+use super::abilities::{self, Abilities, NATIVE, Need, Wanted};
 use super::binaries::{self, Binary};
 use crate::etcd::Etcd;
 use crate::pki::Pki;
@@ -29,6 +29,7 @@ pub struct KubeOptions {
     authorization: String,
     pub(super) runtime_config: Vec<String>,
     betas: bool,
+    betas_of: Vec<&'static str>,
     feature_gates: Vec<String>,
     native: Option<Native>,
     args: Vec<String>,
@@ -50,6 +51,7 @@ impl KubeOptions {
             authorization: "RBAC".to_owned(),
             runtime_config: Vec::new(),
             betas: true,
+            betas_of: Vec::new(),
             feature_gates: Vec::new(),
             native: None,
             args: Vec::new(),
@@ -68,6 +70,12 @@ impl KubeOptions {
     /// Whether it serves beta versions, up to 1.22: to describe them in OpenAPI is a third of the work of its start.
     pub fn betas(mut self, serves: bool) -> Self {
         self.betas = serves;
+        self
+    }
+
+    /// Without the other beta versions it serves those of this group, one of those that tests switch off.
+    pub fn betas_of(mut self, group: &'static str) -> Self {
+        self.betas_of.push(group);
         self
     }
 
@@ -182,12 +190,9 @@ impl KubeOptions {
             flags.retain(|flag| !self.left_out.iter().any(|start| flag.starts_with(start)));
         }
         flags.extend(self.args.iter().cloned());
-        let mut runtime_config = self.runtime_config.clone();
-        if !self.betas && binary.abilities().meets(Need::Before(23)) {
-            // Its own flow control needs the second.
-            runtime_config
-                .push("api/beta=false,flowcontrol.apiserver.k8s.io/v1beta1=true".to_owned());
-        }
+        // Of a group version that is named twice, the last counts.
+        let mut runtime_config = self.runtime_config_of_betas(binary.abilities());
+        runtime_config.extend_from_slice(&self.runtime_config);
         if writes_what_others_cannot_read(binary) {
             flags.push("--enable-priority-and-fairness=false".to_owned());
             runtime_config.push("flowcontrol.apiserver.k8s.io/v1=false".to_owned());
@@ -213,6 +218,21 @@ impl KubeOptions {
             runtime_config,
             gates,
         }
+    }
+
+    fn runtime_config_of_betas(&self, abilities: &Abilities) -> Vec<String> {
+        if self.betas || !abilities.meets(Need::Before(23)) {
+            return Vec::new();
+        }
+        // Its own flow control needs the second.
+        let flow_control = "flowcontrol.apiserver.k8s.io/v1beta1=true";
+        let mut settings = vec!["api/beta=false".to_owned(), flow_control.to_owned()];
+        for group in &self.betas_of {
+            let versions = abilities.versions_of(group).into_iter();
+            let betas = versions.filter(|version| version.contains("beta"));
+            settings.extend(betas.map(|version| format!("{group}/{version}=true")));
+        }
+        settings
     }
 }
 
