@@ -14,7 +14,7 @@ use crate::discovery::walk::legacy_lists;
 use crate::routing::real_apiservers::LONGER;
 use testkit::client::Client;
 use testkit::cluster::Ground;
-use testkit::kube::{KubeApiServer, Need};
+use testkit::kube::{KubeApiServer, KubeOptions, Need};
 use testkit::kubectl::Kubectl;
 use testkit::proxy::{Proxy, Until};
 use testkit::wait::{eventually, holds};
@@ -24,6 +24,8 @@ const CRDS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
 const API_SERVICES: &str = "/apis/apiregistration.k8s.io/v1/apiservices";
 /// Longer than several reads of discovery, with the interval of [`pair`].
 const A_WHILE: Duration = Duration::from_secs(5);
+/// Between two requests for what must be so at any moment.
+const PAUSE: Duration = Duration::from_millis(50);
 
 /// An apiserver and its proxy.
 struct Pair {
@@ -33,7 +35,10 @@ struct Pair {
 
 /// `without`: groups, and versions of groups, that it does not serve.
 async fn pair(ground: &Ground, id: &str, without: &[&str]) -> Pair {
-    let options = ground.kube(&format!("cp-{id}")).betas(true);
+    let options = ground.kube(&format!("cp-{id}"));
+    // Each version of these groups, as `each_form_is_complete` expects.
+    let with_betas = ["autoscaling", "batch", "policy"].into_iter();
+    let options = with_betas.fold(options, KubeOptions::betas_of);
     let options = without
         .iter()
         .fold(options, |options, name| match name.contains('/') {
@@ -88,10 +93,16 @@ fn versions(list: &Value, name: &str) -> Vec<String> {
 async fn real_apiservers_hide_nothing_behind_proxies() {
     let ground = Ground::bootstrapped().await;
     let mut a = pair(&ground, "a", &[]).await;
+    let at_a = a.admin(&ground);
     let alone = a.server.admin().get("/apis").await;
-    assert_eq!(a.admin(&ground).get("/apis").await.body, alone.body);
+    assert_eq!(at_a.get("/apis").await.body, alone.body);
+    eventually("A's proxy knows what A serves", LONGER, async || {
+        a.proxy.statusz().await["discovery"]["current"] == true
+    })
+    .await;
 
-    let mut b = pair(&ground, "b", &["batch"]).await;
+    // The server that starts deletes the APIServices of what it does not serve.
+    let b = nothing_is_missing(&at_a, pair(&ground, "b", &["batch"])).await;
     assert!(
         !a.lists().await.contains(&"batch".to_owned()),
         "it is hidden"
@@ -100,10 +111,12 @@ async fn real_apiservers_hide_nothing_behind_proxies() {
         a.server.admin().get("/apis/batch/v1/jobs").await.code(),
         200
     );
+    lists_all(&at_a).await.expect("everything is listed");
     for pair in [&a, &b] {
         kubectl_finds_all(pair, &[&a, &b], &ground).await;
     }
-    let c = pair(&ground, "c", &["apps", "autoscaling/v2beta1", "policy"]).await;
+    let without = ["apps", "autoscaling/v2beta1", "policy"];
+    let c = nothing_is_missing(&at_a, pair(&ground, "c", &without)).await;
     for server in [&a, &b] {
         let listed = server.lists().await;
         for hidden in ["apps", "policy"] {
@@ -119,14 +132,14 @@ async fn real_apiservers_hide_nothing_behind_proxies() {
         each_form_is_complete(&client, &[&a, &b, &c]).await;
         kubectl_finds_all(pair, &[&a, &b, &c], &ground).await;
     }
-    let lists = legacy_lists(&a.admin(&ground)).await;
+    let lists = legacy_lists(&at_a).await;
     for pair in [&b, &c] {
         assert_eq!(legacy_lists(&pair.admin(&ground)).await, lists);
     }
     what_is_removed_stays_away(&[&a, &b, &c], &ground).await;
-    nothing_is_missing_while_servers_restart(&mut a, &mut b, &ground).await;
-    // B, which was restarted last, may be the only one of its version.
-    eventually("B is a target again", LONGER, async || {
+    nothing_is_missing_while_a_restarts(&mut a, &b, &ground).await;
+    // A, which was restarted, may be the only one of its version.
+    eventually("A is a target again", LONGER, async || {
         let status = c.proxy.statusz().await;
         let mut peers = status["peers"].as_array().into_iter().flatten();
         peers.all(|peer| peer["target"] == true)
@@ -233,6 +246,7 @@ async fn what_is_removed_stays_away(pairs: &[&Pair; 3], ground: &Ground) {
         .await;
     }
     holds("they stay away", A_WHILE, async || {
+        tokio::time::sleep(PAUSE).await;
         let [a, b, c] = pairs.map(names);
         let (a, b, c) = tokio::join!(a, b, c);
         [a, b, c] == [[false; 2]; 3]
@@ -240,24 +254,26 @@ async fn what_is_removed_stays_away(pairs: &[&Pair; 3], ground: &Ground) {
     .await;
 }
 
-/// The server that starts again creates the APIServices of what it serves, and deletes the others.
-async fn nothing_is_missing_while_servers_restart(a: &mut Pair, b: &mut Pair, ground: &Ground) {
-    let (at_a, at_b) = (a.admin(ground), b.admin(ground));
-    let watched = async |client: &Client, restart: &mut KubeApiServer| {
-        let watch = async {
-            loop {
-                lists_all(client)
-                    .await
-                    .expect("nothing is missing at any moment");
-                tokio::time::sleep(Duration::from_millis(20)).await;
-            }
-        };
-        tokio::select! {
-            () = restart.restart() => {}
-            () = watch => {}
+/// Everything is listed at any moment in which this is under way.
+async fn nothing_is_missing<T>(client: &Client, under_way: impl Future<Output = T>) -> T {
+    let watch = async {
+        loop {
+            lists_all(client)
+                .await
+                .expect("nothing is missing at any moment");
+            tokio::time::sleep(PAUSE).await;
         }
     };
-    watched(&at_b, &mut a.server).await;
+    tokio::select! {
+        done = under_way => done,
+        () = watch => panic!("it has no end"),
+    }
+}
+
+/// The server that starts again creates the APIServices of what it serves.
+async fn nothing_is_missing_while_a_restarts(a: &mut Pair, b: &Pair, ground: &Ground) {
+    let (at_a, at_b) = (a.admin(ground), b.admin(ground));
+    nothing_is_missing(&at_b, a.server.restart()).await;
     eventually("nothing is hidden by A any more", LONGER, async || {
         let listed = a.lists().await;
         ALL.iter().all(|name| listed.iter().any(|it| it == name))
@@ -273,10 +289,4 @@ async fn nothing_is_missing_while_servers_restart(a: &mut Pair, b: &mut Pair, gr
         given.body == own.body || !same && has_all()
     })
     .await;
-    watched(&at_a, &mut b.server).await;
-    assert!(
-        !a.lists().await.contains(&"batch".to_owned()),
-        "it is hidden again"
-    );
-    lists_all(&at_a).await.expect("everything is listed");
 }
