@@ -16,19 +16,19 @@ use testkit::double::reviews::{ACCESS_REVIEWS, TOKEN_REVIEWS};
 use testkit::double::{Fault, Phase};
 use testkit::kube::KubeApiServer;
 use testkit::pki::{LeafOptions, SERVER_NAME};
-use testkit::proxy::{Proxy, ProxyOptions, Until};
+use testkit::proxy::ProxyOptions;
 use testkit::wait::eventually;
 
 const PORT: u16 = 6451;
 const BUILD: &str = "kube_interop_proxy_build_info";
 
 /// Holds the address of the secure port.
-struct Secure {
+pub struct Secure {
     address: Loopback,
 }
 
 impl Secure {
-    fn new() -> Self {
+    pub fn new() -> Self {
         Self {
             address: Loopback::new(),
         }
@@ -38,7 +38,7 @@ impl Secure {
         self.address.socket(PORT)
     }
 
-    fn set(&self, options: ProxyOptions) -> ProxyOptions {
+    pub fn set(&self, options: ProxyOptions) -> ProxyOptions {
         let address = format!("\"{}\"", self.socket());
         options.set("admin.secureBindAddress", &address)
     }
@@ -54,14 +54,12 @@ async fn world() -> (Single, Secure) {
     (single, secure)
 }
 
-#[tokio::test]
-async fn a_real_apiserver_decides_who_may_read_metrics() {
-    let ground = Ground::bootstrapped().await;
-    let options = ground.kube("cp-a");
-    let server = KubeApiServer::start(options, &ground.pki).await;
-    let secure = Secure::new();
-    let options = secure.set(ground.proxy("a", server.addr()));
-    let proxy = Proxy::start(options.until(Until::Ready)).await;
+/// At the secure port of a proxy before this server.
+pub async fn a_real_apiserver_decides_who_may_read_metrics(
+    ground: &Ground,
+    server: &KubeApiServer,
+    secure: &Secure,
+) {
     ground.pki.leaf(
         "scraper",
         "ca",
@@ -87,7 +85,7 @@ async fn a_real_apiserver_decides_who_may_read_metrics() {
         let answer = admin.request("POST", &path, object.to_string()).await;
         assert_eq!(answer.code(), 201, "{}", answer.text());
     }
-    let client = secure.client(&ground);
+    let client = secure.client(ground);
     // RBAC takes a moment to know the binding, and a no is kept for ten seconds.
     for allowed in [client.token("tok-bob"), client.cert("scraper")] {
         eventually("it may read metrics", LONGER, async || {
@@ -121,7 +119,6 @@ async fn a_real_apiserver_decides_who_may_read_metrics() {
         assert_eq!(answer.code(), code, "{}", answer.text());
         assert!(answer.text().contains(said), "{}", answer.text());
     }
-    assert!(proxy.is_ready().await);
 }
 
 #[tokio::test]

@@ -1,27 +1,46 @@
-//! Odd requests that real kube-apiservers v1.20.2 answer, here and where they are rerouted to, as they answer themselves.
+//! What real kube-apiservers v1.20.2 answer, here and where requests are rerouted to, as they answer themselves.
 
 use bytes::Bytes;
 use kube_interop_proxy::relay::upstream::Tokens;
 use testkit::client::Client;
-use testkit::cluster::{Ground, HPAS_IN_DEFAULT};
+use testkit::cluster::{Ground, HPAS_IN_DEFAULT, lists};
 use testkit::kube::KubeApiServer;
 use testkit::modern::ModernApiServer;
 use testkit::pki::SERVER_NAME;
 use testkit::proxy::{Proxy, Until};
 use testkit::raw;
+use testkit::wait::eventually;
 use testkit::wire::{Pieces, Wire, request};
 
-use crate::routing::real_apiservers::pair;
+use crate::admin::secure::{Secure, a_real_apiserver_decides_who_may_read_metrics};
+use crate::http::differential::a_real_apiserver_answers_the_same;
+use crate::limits::large_headers::what_kube_apiserver_takes_is_taken;
+use crate::routing::real_apiservers::{LONGER, without_autoscaling};
 
 const CONFIG_MAPS: &str = "/api/v1/namespaces/default/configmaps";
 const ONE: &str = r#"{"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "one"}}"#;
 
-#[tokio::test]
-async fn expectations_are_met_as_by_an_apiserver() {
+/// One apiserver, to which another comes in the end: each start of a real one takes seconds of a processor.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_real_apiservers_answer_and_decide_holds_behind_proxies() {
     let ground = Ground::bootstrapped().await;
-    let server = KubeApiServer::start(ground.kube("cp-a"), &ground.pki).await;
-    let proxy = ground.proxy("a", server.addr()).until(Until::Ready);
-    let proxy = Proxy::start(proxy).await;
+    let server = KubeApiServer::start(ground.kube("cp-b").arg(CORS), &ground.pki).await;
+    no_answer_makes_a_token_known(&Client::new(server.addr(), &ground.pki)).await;
+
+    let secure = Secure::new();
+    let proxy = secure.set(ground.proxy("b", server.addr()));
+    let proxy = Proxy::start(proxy.until(Until::Ready)).await;
+    let through = proxy.client(&ground.pki).cert("admin");
+    a_real_apiserver_answers_the_same(&server, &through).await;
+    expectations_are_met_as_by_an_apiserver(&server, &through).await;
+    what_kube_apiserver_takes_is_taken(&server, &through).await;
+    a_real_apiserver_decides_who_may_read_metrics(&ground, &server, &secure).await;
+    assert!(proxy.is_ready().await);
+
+    names_that_are_dots_are_refused_as_by_the_apiserver_that_serves_them(&ground, &server).await;
+}
+
+async fn expectations_are_met_as_by_an_apiserver(server: &KubeApiServer, through: &Client) {
     let path = format!("{CONFIG_MAPS}?dryRun=All");
     let codes = async |client: &Client, value: &str, body: &str| {
         let head = format!(
@@ -41,7 +60,6 @@ async fn expectations_are_met_as_by_an_apiserver() {
         let http2 = Wire::http2(client).await.send(SERVER_NAME, post).await;
         (http1, http2.unwrap().code())
     };
-    let through = proxy.client(&ground.pki).cert("admin");
     for (value, body, http1, http2) in [
         ("100-continue", ONE, &[100, 201][..], 201),
         ("a, 100-CONTINUE", ONE, &[100, 201], 201),
@@ -57,21 +75,31 @@ async fn expectations_are_met_as_by_an_apiserver() {
             expected,
             "{value:?}"
         );
-        assert_eq!(codes(&through, value, body).await, expected, "{value:?}");
+        assert_eq!(codes(through, value, body).await, expected, "{value:?}");
     }
 }
 
-#[tokio::test]
-async fn names_that_are_dots_are_refused_as_by_the_apiserver_that_serves_the_resource() {
-    let world = pair().await;
-    let through = world.proxy_a.client(&world.ground.pki).cert("admin");
+/// Beside `b`, which is there with its proxy, A comes, and lacks what B serves.
+async fn names_that_are_dots_are_refused_as_by_the_apiserver_that_serves_them(
+    ground: &Ground,
+    b: &KubeApiServer,
+) {
+    let a = without_autoscaling(ground.kube("cp-a"));
+    let a = KubeApiServer::start(a, &ground.pki).await;
+    let proxy_a = ground.proxy("a", a.addr()).until(Until::Ready);
+    let proxy_a = Proxy::start(proxy_a).await;
+    eventually("A's proxy knows B", LONGER, async || {
+        lists(&proxy_a.statusz().await, "b", "autoscaling")
+    })
+    .await;
+    let through = proxy_a.client(&ground.pki).cert("admin");
     let ask = async |client: &Client, method: &str, path: &str| {
         let mut wire = Wire::http2(client).await;
         let answer = wire.send(SERVER_NAME, request(method, path, Pieces::default()));
         let answer = answer.await.unwrap();
         (answer.code(), answer.text())
     };
-    for (below, server) in [(CONFIG_MAPS, &world.a), (HPAS_IN_DEFAULT, &world.b)] {
+    for (below, server) in [(CONFIG_MAPS, &a), (HPAS_IN_DEFAULT, b)] {
         for name in [".", "..", "%2e%2e", "%2E.", "%2e"] {
             for (method, rest) in [("GET", ""), ("GET", "/status"), ("DELETE", "")] {
                 let path = format!("{below}/{name}{rest}");
@@ -148,14 +176,6 @@ async fn no_answer_makes_a_token_known(server: &Client) {
 }
 
 const CORS: &str = "--cors-allowed-origins=https://example.com";
-
-#[tokio::test]
-async fn no_answer_to_an_invented_token_makes_it_known() {
-    let ground = Ground::bootstrapped().await;
-    let server = ground.kube("cp-a").arg(CORS);
-    let server = KubeApiServer::start(server, &ground.pki).await;
-    no_answer_makes_a_token_known(&Client::new(server.addr(), &ground.pki)).await;
-}
 
 #[tokio::test]
 async fn no_answer_of_today_to_an_invented_token_makes_it_known() {

@@ -6,10 +6,9 @@ use tokio::io::AsyncWriteExt as _;
 
 use crate::limits::clients::{MIB, Ordeal, beginning};
 use testkit::client::Client;
-use testkit::cluster::{Cluster, Ground, HPAS, LONG, Single, of_each_version};
+use testkit::cluster::{Cluster, HPAS, LONG, Single, of_each_version};
 use testkit::kube::KubeApiServer;
 use testkit::pki::SERVER_NAME;
-use testkit::proxy::{Proxy, Until};
 use testkit::raw::{self, END_HEADERS, END_STREAM, HEADERS, frame};
 use testkit::upgraded::Upgraded;
 use testkit::wait::eventually;
@@ -52,12 +51,7 @@ async fn codes(client: &Client, path: &str, fields: &Fields) -> [u16; 2] {
     codes
 }
 
-#[tokio::test]
-async fn what_kube_apiserver_takes_is_taken() {
-    let ground = Ground::bootstrapped().await;
-    let server = KubeApiServer::start(ground.kube("cp-a"), &ground.pki).await;
-    let proxy = Proxy::start(ground.proxy("a", server.addr()).until(Until::Ready)).await;
-    let through = proxy.client(&ground.pki).cert("admin");
+pub async fn what_kube_apiserver_takes_is_taken(server: &KubeApiServer, through: &Client) {
     for (count, size) in [
         (255, 10),
         (257, 10),
@@ -71,7 +65,7 @@ async fn what_kube_apiserver_takes_is_taken() {
         let straight = codes(server.admin(), "/version", &fields).await;
         assert_eq!(straight, [200, 200], "{count} of {size} bytes");
         assert_eq!(
-            codes(&through, "/version", &fields).await,
+            codes(through, "/version", &fields).await,
             straight,
             "{count} of {size} bytes"
         );
@@ -90,7 +84,7 @@ async fn what_kube_apiserver_takes_is_taken() {
             HeaderValue::from_static("jane"),
         );
         let fields = [user].into_iter().chain(groups).collect();
-        for client in [server.admin(), &through] {
+        for client in [server.admin(), through] {
             let codes = codes(client, "/api/v1/secrets", &fields).await;
             assert_eq!(codes, [code; 2], "{last}");
         }
