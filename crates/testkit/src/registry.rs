@@ -123,6 +123,10 @@ impl Registry {
 
     /// Writes a key; the revision of it.
     pub async fn put(&self, key: &str, value: &str) -> i64 {
+        self.put_bytes(key, value.as_bytes()).await
+    }
+
+    pub async fn put_bytes(&self, key: &str, value: &[u8]) -> i64 {
         let answer = eventually(&format!("{key} is written"), LONG, async || {
             let mut client = self.client.clone();
             attempt(client.put(key, value, None)).await

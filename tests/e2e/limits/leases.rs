@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io::Write as _;
+use std::ops::Range;
 use std::path::Path;
 use std::process::Command;
 use std::time::Instant;
@@ -22,6 +23,7 @@ const PATH: &str = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases";
 const UNDECODABLE: &str = "kube_interop_proxy_etcd_undecodable_total";
 const DROPPED: &str = "kube_interop_proxy_dropped_log_lines_total";
 const WARNING: &str = "value cannot be decoded";
+const REVISION: &str = "kube_interop_proxy_etcd_revision";
 /// Of a holder.
 const SIZE: usize = 1_000_000;
 /// A day of the year 10000 in UTC.
@@ -71,6 +73,30 @@ impl World {
         let answer = admin.request(verb, &path, lease.to_string()).await;
         assert_eq!(answer.code(), code, "{}", answer.text());
     }
+
+    /// Puts the Lease `a000`, as the apiserver wrote it, into etcd under other numbers too: for each of them the apiserver
+    /// would have much to do. No faster than the proxy reads them.
+    async fn copy(&self, numbers: Range<usize>, proxy: &Proxy) {
+        let registry = Registry::new(self.ground.etcd.client().await, "/registry");
+        let value = registry.get(&key("a000")).await.expect("a Lease");
+        let mut parts = value.windows(4);
+        // Its name comes first.
+        let at = parts.position(|part| part == b"a000").unwrap();
+        for number in numbers {
+            let (name, mut copy) = (format!("a{number:03}"), value.clone());
+            copy[at..at + 4].copy_from_slice(name.as_bytes());
+            let revision = registry.put_bytes(&key(&name), &copy).await as f64;
+            if number % 4 == 0 {
+                let read = |seen| seen >= revision;
+                proxy.until_metric(REVISION, &[], read).await;
+            }
+        }
+    }
+}
+
+/// Of a Lease in etcd.
+fn key(name: &str) -> String {
+    format!("/registry/leases/kube-system/{name}")
 }
 
 fn resident(proxy: &mut Proxy) -> usize {
@@ -108,10 +134,9 @@ async fn leases_as_large_as_the_api_takes_cost_what_is_kept_of_them() {
     let before = resident(&mut proxy);
     proxy.process().forget_peak();
     for (verb, letter) in [("POST", 'x'), ("PATCH", 'y')] {
-        for number in 0..LEASES {
-            let spec = json!({"holderIdentity": letter.to_string().repeat(SIZE)});
-            world.write(verb, &format!("a{number:03}"), spec).await;
-        }
+        let spec = json!({"holderIdentity": letter.to_string().repeat(SIZE)});
+        world.write(verb, "a000", spec).await;
+        world.copy(1..LEASES, &proxy).await;
         until_known(&proxy, letter, LEASES).await;
     }
     let peak_of_changes = peak(&mut proxy);
@@ -145,8 +170,7 @@ async fn put(registry: &Registry, name: &str, holder: &str) {
     let labels = json!({"apiserver.kubernetes.io/identity": "kube-apiserver"});
     let lease = json!({"apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
         "metadata": {"labels": labels}, "spec": {"holderIdentity": holder}});
-    let key = format!("/registry/leases/kube-system/{name}");
-    registry.put(&key, &lease.to_string()).await;
+    registry.put(&key(name), &lease.to_string()).await;
 }
 
 #[tokio::test]
@@ -227,9 +251,31 @@ async fn until_all_are_counted(proxy: &Proxy) {
     proxy.until_metric(UNDECODABLE, &[], all).await;
 }
 
+/// It takes 4 MiB: long lines, then short ones for what is left.
+async fn ask_for_more_lines_than_the_queue_takes(client: &Client) {
+    let long = format!("/version/{}", "x".repeat(4_000));
+    let mut many = JoinSet::new();
+    for _ in 0..10 {
+        let (client, long) = (client.fresh(), long.clone());
+        many.spawn(async move {
+            for (path, count, code) in [(long.as_str(), 150, 404), ("/version", 20, 200)] {
+                for _ in 0..count {
+                    assert_eq!(client.get(path).await.code(), code);
+                }
+            }
+        });
+    }
+    many.join_all().await;
+}
+
 #[tokio::test]
-async fn values_that_cannot_be_decoded_are_logged_once_a_minute() {
+async fn values_that_cannot_be_decoded_fill_no_log_and_a_reader_that_hangs_stops_nothing() {
     let world = World::new().await;
+    values_that_cannot_be_decoded_are_logged_once_a_minute(&world).await;
+    a_log_whose_reader_hangs_stops_nothing(&world).await;
+}
+
+async fn values_that_cannot_be_decoded_are_logged_once_a_minute(world: &World) {
     let began = Instant::now();
     let mut proxy = Proxy::start(world.proxy("a")).await;
     world.write_strange(STRANGE).await;
@@ -245,32 +291,21 @@ async fn values_that_cannot_be_decoded_are_logged_once_a_minute() {
         "the others are counted"
     );
     assert_eq!(proxy.metric(DROPPED, &[]).await, 0.0);
+    assert!(proxy.terminate().await.success());
 }
 
-#[tokio::test]
-async fn a_log_whose_reader_hangs_stops_nothing() {
-    let world = World::new().await;
-    world.write_strange(STRANGE).await;
+/// Where there are the values that cannot be decoded.
+async fn a_log_whose_reader_hangs_stops_nothing(world: &World) {
     let path = world.ground.dir.path().join("log");
     let pipe = full_pipe(&path);
     let shell = format!("exec \"$@\" 2>'{}'", path.display());
-    let hanging = world.proxy("a").set("logging.filter", "info,access=info");
+    let hanging = world.proxy("b").set("logging.filter", "info,access=info");
     let hanging = hanging.run_by(["sh", "-c", &shell, "sh"].map(str::to_owned).to_vec());
     let mut proxy = Proxy::start(hanging).await;
     until_all_are_counted(&proxy).await;
     let client = proxy.client(&world.ground.pki).cert("admin");
     assert_all_answer(&proxy, &client).await;
-    // More than the queue takes.
-    let mut many = JoinSet::new();
-    for _ in 0..10 {
-        let client = client.fresh();
-        many.spawn(async move {
-            for _ in 0..1_200 {
-                assert_eq!(client.get("/version").await.code(), 200);
-            }
-        });
-    }
-    many.join_all().await;
+    ask_for_more_lines_than_the_queue_takes(&client).await;
     proxy.until_metric(DROPPED, &[], |count| count > 0.0).await;
     let dropped = proxy.metric(DROPPED, &[]).await;
     assert_all_answer(&proxy, &client).await;
