@@ -16,8 +16,8 @@ const SIZE: usize = 1400 << 10;
 /// before is still in use.
 const MOST: u64 = 384;
 
-/// How often each is written.
-const ROUNDS: usize = 3;
+/// How often each is written: the second time while what came before is in use.
+const ROUNDS: usize = 2;
 /// Those of [`large`] that cannot be read. Nobody reads what is in a claim.
 const GARBAGE: usize = 7;
 
