@@ -11,10 +11,10 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use testkit::client::Client;
-use testkit::cluster::{Cluster, LONG, Single, patient};
+use testkit::cluster::{Cluster, LONG, Single};
 use testkit::double::upgrade::GREETING;
 use testkit::double::{ServedResource, v1_20};
-use testkit::proxy::Proxy;
+use testkit::proxy::{Proxy, ProxyOptions};
 use testkit::raw;
 use testkit::upgraded::Upgraded;
 use testkit::wait::eventually;
@@ -167,7 +167,12 @@ async fn headers_of_an_upgrade_arrive_as_they_were_sent() {
 #[tokio::test]
 async fn three_minutes_of_silence_end_no_stream() {
     // It lasts: what the proxies do beside it is done rarely.
-    let rarely = |options| patient(options).set("apiServer.probeInterval", "5s");
+    let rarely = |options: ProxyOptions| {
+        options
+            .set("peer.leaseTTL", "60s")
+            .set("apiServer.probeInterval", "5s")
+            .set("apiServer.discoveryInterval", "10s")
+    };
     let cluster = with_shells(Cluster::with(v1_20(), rarely).await).await;
     let client = cluster.client().cert("admin");
     let mut streams = Vec::new();

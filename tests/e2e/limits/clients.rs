@@ -35,6 +35,12 @@ const PACE: Duration = Duration::from_millis(250);
 /// In KiB.
 pub const MIB: u64 = 1 << 10;
 
+/// These tests last: what the proxy does beside them is done no more often than it is by default.
+fn rarely(options: ProxyOptions) -> ProxyOptions {
+    let options = options.set("apiServer.probeInterval", "500ms");
+    options.set("apiServer.discoveryInterval", "10s")
+}
+
 /// A proxy under attack: others, who are served all the time, and what memory it had before.
 pub struct Ordeal {
     pub world: Single,
@@ -44,7 +50,7 @@ pub struct Ordeal {
 
 impl Ordeal {
     pub async fn begin() -> Self {
-        Self::of(Single::new().await).await
+        Self::of(Single::with(rarely).await).await
     }
 
     /// On a machine that has much to do for the attack alone.
@@ -54,7 +60,7 @@ impl Ordeal {
 
     /// `change`: of the proxy's options.
     pub async fn patient_with(change: impl Fn(ProxyOptions) -> ProxyOptions) -> Self {
-        let world = Single::with(change).await;
+        let world = Single::with(|options| change(rarely(options))).await;
         let clients = [world.admins(), world.admins()];
         let patient = |client: Client| client.timeout(2 * LONG);
         let clients = clients.map(|both| both.map(patient));
@@ -226,7 +232,7 @@ async fn clients_that_dawdle_are_cut_off_and_nobody_else_is() {
 
 #[tokio::test]
 async fn connections_without_a_request_are_kept_for_ninety_seconds() {
-    let world = Single::new().await;
+    let world = Single::with(rarely).await;
     let client = world.client();
     let request = b"GET /version HTTP/1.1\r\nHost: x\r\n\r\n";
     // GET, https, /, and a host that is not indexed.
@@ -323,7 +329,7 @@ const FILES: usize = 200;
 const CLIENTS: usize = (FILES - 64) / 2;
 
 async fn with_few_files() -> Ordeal {
-    let few = |options: ProxyOptions| options.files(FILES);
+    let few = |options| rarely(options).files(FILES);
     Ordeal::of(Single::with(few).await).await
 }
 
