@@ -15,7 +15,7 @@ use super::client::Client;
 
 const PORT: u16 = 6443;
 /// Between two looks at a server.
-const PACE: Duration = Duration::from_millis(200);
+const PACE: Duration = Duration::from_millis(300);
 
 pub struct Balancer {
     /// Held for as long as it listens there; `None`: the listener came from outside.
@@ -85,11 +85,16 @@ impl Balancer {
 }
 
 async fn look(servers: Arc<Servers>, index: usize, client: Client) {
-    let client = client.timeout(Duration::from_secs(2));
+    let mut client = client.timeout(Duration::from_secs(2));
     loop {
-        let answer = client.fresh().try_get("/readyz").await;
+        let answer = client.try_get("/readyz").await;
         let ready = answer.is_ok_and(|answer| answer.code() == 200);
         servers.each[index].ready.store(ready, Ordering::Relaxed);
+        // Each look is a connection of its own. After a failure the certificates may be other ones.
+        match ready {
+            true => client.reconnect().await,
+            false => client = client.fresh(),
+        }
         tokio::time::sleep(PACE).await;
     }
 }

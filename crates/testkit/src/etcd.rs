@@ -371,6 +371,7 @@ fn restore_snapshot(dir: &Path, snapshot: &[u8], membership: &[String]) {
     let mut command = Command::new("etcdctl");
     command
         .env("ETCDCTL_API", "3")
+        .env(COLLECT_LESS.0, COLLECT_LESS.1)
         .args(["snapshot", "restore"])
         .arg(&file)
         .args(membership);

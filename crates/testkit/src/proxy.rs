@@ -451,8 +451,9 @@ pub(crate) fn sum(text: &str, name: &str, labels: &[(&str, &str)]) -> f64 {
             .then(|| value.parse::<f64>().ok())
             .flatten()
     };
+    // An apiserver tells thousands of lines.
     text.lines()
-        .filter(|line| !line.starts_with('#'))
+        .filter(|line| line.starts_with(name))
         .filter_map(value)
         .sum()
 }

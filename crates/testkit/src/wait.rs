@@ -5,8 +5,11 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep, timeout_at};
 
-/// Between two attempts.
+/// Between two attempts; longer where it takes long anyway.
 const PAUSE: Duration = Duration::from_millis(20);
+const LONGEST_PAUSE: Duration = Duration::from_millis(100);
+/// A pause is this part of the time so far, within these limits: nothing is seen much later than it is so.
+const PART: u32 = 20;
 
 /// The result of an attempt: `Option`, `Result` or `bool`.
 pub trait Attempt {
@@ -57,7 +60,8 @@ pub async fn within<A: Attempt>(
     timeout: Duration,
     mut attempt: impl AsyncFnMut() -> A,
 ) -> Result<A::Value, String> {
-    let deadline = Instant::now() + timeout;
+    let begun = Instant::now();
+    let deadline = begun + timeout;
     let mut last = "the first attempt never ended".to_owned();
     loop {
         match timeout_at(deadline, attempt()).await {
@@ -70,7 +74,7 @@ pub async fn within<A: Attempt>(
         if Instant::now() >= deadline {
             return Err(last);
         }
-        sleep(PAUSE).await;
+        sleep((begun.elapsed() / PART).clamp(PAUSE, LONGEST_PAUSE)).await;
     }
 }
 
