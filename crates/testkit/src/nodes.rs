@@ -66,11 +66,14 @@ impl Nodes {
         }
     }
 
-    /// A proxy beside each apiserver, with last bookmarks. Returns when they know all histories.
+    /// A proxy beside each apiserver, with last bookmarks, which asks it as often as it does by default. Returns when they
+    /// know all histories.
     pub async fn add_proxies(&mut self, change: impl Fn(ProxyOptions) -> ProxyOptions) {
         let proxy = |node: usize| {
             let options = self.ground.proxy(IDS[node], self.servers[node].addr());
             let options = options
+                .set("apiServer.probeInterval", "500ms")
+                .set("apiServer.discoveryInterval", "10s")
                 .set("watch.bookmarkOnShutdown", "true")
                 .set("watch.handOver", "true")
                 .set("shutdown.delay", DELAY)
@@ -107,9 +110,9 @@ impl Nodes {
         balancer
     }
 
-    /// One node after the other. `step` is awaited before each stop, and while a node is down.
-    pub async fn roll(&mut self, balancer: &Balancer, mut step: impl AsyncFnMut()) {
-        for node in 0..self.servers.len() {
+    /// The first `count` nodes, one after the other. `step` is awaited before each stop, and while a node is down.
+    pub async fn roll(&mut self, count: usize, balancer: &Balancer, mut step: impl AsyncFnMut()) {
+        for node in 0..count {
             step().await;
             self.stop(node).await;
             step().await;

@@ -38,7 +38,7 @@ const PREFIX: &str = "/registry/configmaps/";
 /// The last object that is written in each namespace: of one side, then of the other.
 const LAST: &str = "last";
 /// Between two writes of a writer, at most.
-const PACE: u64 = 300;
+const PACE: u64 = 600;
 /// Before an informer asks again after a failure.
 const BACKOFF: Duration = Duration::from_millis(100);
 
@@ -386,7 +386,7 @@ impl Informed {
 
     /// Returns when more was written.
     pub(super) async fn more(&self) {
-        self.writing.more(20).await;
+        self.writing.more(10).await;
     }
 
     /// How often each has listed.

@@ -1,7 +1,7 @@
-//! A rolling restart of three real kube-apiservers v1.20.2 with their proxies, two of the apiservers alone, and one without
-//! proxies, with hundreds of kube-rs watchers of many kinds, while another resource is written: the apiservers count how often
-//! the watchers list again. With proxies, informers of what is written are told each change once, and others open their watch
-//! anew all the time.
+//! A rolling restart of three real kube-apiservers v1.20.2 with their proxies, two of the apiservers alone, and the first
+//! steps of one without proxies, with hundreds of kube-rs watchers of many kinds, while another resource is written: the
+//! apiservers count how often the watchers list again. With proxies, informers of what is written are told each change once,
+//! and others open their watch anew all the time.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
@@ -44,9 +44,13 @@ const WITH: Series = Series {
 };
 /// Watchers that begin at a time.
 const BEGINNING: usize = 20;
+/// Without proxies, so many nodes: watchers of the second come to the first, whose history is gone.
+const RESTARTED_WITHOUT: usize = 2;
 const BUSY: &str = "/api/v1/namespaces/default/configmaps";
 /// Between two writes of what is busy.
-const PACE: Duration = Duration::from_millis(50);
+const PACE: Duration = Duration::from_millis(100);
+/// Between two looks at the apiservers' metrics, of which there are thousands.
+const BETWEEN_LOOKS: Duration = Duration::from_millis(300);
 const RESOURCES: [Resource; 5] = [
     POD_TEMPLATES,
     NETWORK_POLICIES,
@@ -347,6 +351,7 @@ async fn roll(nodes: &mut Nodes, series: &Series) -> Outcome {
 
 async fn until_all_watch(nodes: &Nodes, series: &Series) {
     eventually("all watch", LONGER, async || {
+        tokio::time::sleep(BETWEEN_LOOKS).await;
         let resources = RESOURCES.map(|resource| resource.plural);
         nodes.watches(&resources).await == series.watchers
     })
@@ -357,7 +362,8 @@ async fn roll_without_proxies(nodes: &mut Nodes, balancer: &Balancer, admin: &Cl
     let written = Arc::new(AtomicUsize::new(0));
     let mut busy = JoinSet::new();
     busy.spawn(keep_busy(admin.fresh(), written.clone()));
-    nodes.roll(balancer, async || more(&written).await).await;
+    let step = async || more(&written).await;
+    nodes.roll(RESTARTED_WITHOUT, balancer, step).await;
     busy.shutdown().await;
 }
 
@@ -387,7 +393,7 @@ async fn roll_with_proxies(nodes: &mut Nodes, balancer: &Balancer, admin: &Clien
     assert!(informed.opened() == opened || !nodes.are_of_one_version());
     let reopening = Reopening::start(admin);
     let step = async || _ = tokio::join!(informed.more(), reopening.come_back());
-    nodes.roll(balancer, step).await;
+    nodes.roll(nodes.servers.len(), balancer, step).await;
     reopening.check().await;
     informed.check().await;
 }
