@@ -103,6 +103,15 @@ impl Mixed {
     }
 }
 
+#[tokio::test]
+async fn each_apiserver_serves_what_it_can_and_strangers_harm_nobody() {
+    let mixed = Mixed::new().await;
+    strangers::strangers_harm_nobody_else(&mixed).await;
+    resources::what_only_the_old_apiserver_serves_is_served_by_it(&mixed).await;
+    // Last: with a third apiserver, whose record stays.
+    versions::each_version_is_found_also_one_that_is_emulated(&mixed).await;
+}
+
 /// See [`Mixed::reached`].
 async fn reached<'a>(
     audits: impl Iterator<Item = (&'static str, &'a AuditLog)>,

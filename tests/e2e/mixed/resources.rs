@@ -11,13 +11,11 @@ use testkit::wait::eventually;
 
 const SECRETS: &str = "/api/v1/namespaces/default/secrets";
 
-#[tokio::test]
-async fn what_only_the_old_apiserver_serves_is_served_by_it() {
-    let mixed = Mixed::new().await;
-    what_the_new_apiserver_lacks_is_served_by_the_old_one(&mixed).await;
-    objects_of_either_version_are_read_by_the_other(&mixed).await;
-    custom_resources_are_served_by_the_one_that_knows_them(&mixed).await;
-    discovery_at_the_new_one_names_what_the_old_one_serves(&mixed).await;
+pub(super) async fn what_only_the_old_apiserver_serves_is_served_by_it(mixed: &Mixed) {
+    what_the_new_apiserver_lacks_is_served_by_the_old_one(mixed).await;
+    objects_of_either_version_are_read_by_the_other(mixed).await;
+    custom_resources_are_served_by_the_one_that_knows_them(mixed).await;
+    discovery_at_the_new_one_names_what_the_old_one_serves(mixed).await;
 }
 
 async fn what_the_new_apiserver_lacks_is_served_by_the_old_one(mixed: &Mixed) {

@@ -32,13 +32,11 @@ async fn ends(client: &Client, token: Option<&str>, due: bool) -> (u16, bool) {
     (answer.code(), timeout(patience, gone).await.is_ok())
 }
 
-#[tokio::test]
-async fn strangers_harm_nobody_else() {
-    let mixed = Mixed::new().await;
+pub(super) async fn strangers_harm_nobody_else(mixed: &Mixed) {
     // First: nobody has been answered yet, and is known.
-    more_watches_than_an_apiserver_allows_streams_all_get_their_events(&mixed).await;
-    connections_of_strangers_end_at_a_proxy_as_at_its_own_apiserver(&mixed).await;
-    strangers_who_are_sent_on_to_the_new_apiserver_cost_nobody_a_request(&mixed).await;
+    more_watches_than_an_apiserver_allows_streams_all_get_their_events(mixed).await;
+    connections_of_strangers_end_at_a_proxy_as_at_its_own_apiserver(mixed).await;
+    strangers_who_are_sent_on_to_the_new_apiserver_cost_nobody_a_request(mixed).await;
 }
 
 async fn connections_of_strangers_end_at_a_proxy_as_at_its_own_apiserver(mixed: &Mixed) {

@@ -4,11 +4,9 @@ use super::{Mixed, NEW, OLD, VERSION, modern, reached, until_known};
 use testkit::audit::AuditLog;
 use testkit::proxy::{Proxy, Until};
 
-#[tokio::test]
-async fn each_version_is_found_also_one_that_is_emulated() {
-    let mixed = Mixed::new().await;
-    each_version_is_found_from_either_proxy(&mixed).await;
-    an_apiserver_that_emulates_a_version_is_found_under_that_one(&mixed).await;
+pub(super) async fn each_version_is_found_also_one_that_is_emulated(mixed: &Mixed) {
+    each_version_is_found_from_either_proxy(mixed).await;
+    an_apiserver_that_emulates_a_version_is_found_under_that_one(mixed).await;
 }
 
 async fn each_version_is_found_from_either_proxy(mixed: &Mixed) {
