@@ -21,6 +21,7 @@ use testkit::wait::{eventually, holds};
 
 const JOBS: &str = "/apis/batch/v1/jobs";
 const PEERS: &str = "kube_interop_proxy_peers";
+const ENDPOINTS: &str = "/api/v1/namespaces/default/endpoints";
 
 /// A control plane node: its address, and one that plays its 127.0.0.1.
 struct Node {
@@ -156,7 +157,7 @@ async fn everybody_is_served(proxy: &Proxy, ground: &Ground) {
 }
 
 #[tokio::test]
-async fn one_proxy_is_enough_for_a_cluster_and_another_one_can_be_added() {
+async fn one_proxy_is_enough_whatever_users_write_and_another_one_can_be_added() {
     let ground = Ground::bootstrapped().await;
     let [a, b, c] = ["cp-a", "cp-b", "cp-c"].map(Node::new);
     let registry = Registry::new(ground.etcd.client().await, "/registry");
@@ -175,7 +176,7 @@ async fn one_proxy_is_enough_for_a_cluster_and_another_one_can_be_added() {
         let written = async || registry.get(&key).await.is_some();
         eventually("its key is written", LONGER, written).await;
     }
-    let proxy_a = a.proxy(&ground, &on_a).await;
+    let mut proxy_a = a.proxy(&ground, &on_a).await;
     let admin = proxy_a.client(&ground.pki).cert("admin");
     until_served(&admin, HPAS).await;
     until_served(&admin, JOBS).await;
@@ -183,9 +184,12 @@ async fn one_proxy_is_enough_for_a_cluster_and_another_one_can_be_added() {
         .until_metric(PEERS, &[("state", "bare")], |count| count == 2.0)
         .await;
     everybody_is_served(&proxy_a, &ground).await;
+    what_a_user_writes_decides_nothing(&ground, (&b, &on_b), &mut proxy_a).await;
 
+    let admin = admin.fresh();
+    until_served(&admin, JOBS).await;
     let asking = [HPAS, JOBS].map(|path| never_a_404(&admin, path));
-    on_b.process().terminate(Duration::from_secs(20)).await;
+    on_b.stop().await;
     let mut behind_b = start(lacking_jobs(b.options(&ground, true)), &ground).await;
     behind_b.wait_ready().await;
     let proxy_b = b.proxy(&ground, &behind_b).await;
@@ -196,9 +200,16 @@ async fn one_proxy_is_enough_for_a_cluster_and_another_one_can_be_added() {
     until_served(&proxy_b.client(&ground.pki).cert("admin"), JOBS).await;
 
     on_c.kill();
-    let key = registry.master_lease(c.address.ip());
+    what_it_served_is_not_gone(&registry.master_lease(c.address.ip()), &registry, &admin).await;
+    for asked in asking {
+        asked.stop().await;
+    }
+}
+
+/// C's apiserver is dead. `key`: below `masterleases/`.
+async fn what_it_served_is_not_gone(key: &str, registry: &Registry, admin: &Client) {
     eventually("its key has ended", LONGER, async || {
-        registry.get(&key).await.is_none()
+        registry.get(key).await.is_none()
     })
     .await;
     holds(
@@ -207,9 +218,6 @@ async fn one_proxy_is_enough_for_a_cluster_and_another_one_can_be_added() {
         async || admin.get(JOBS).await.code() == 503,
     )
     .await;
-    for asked in asking {
-        asked.stop().await;
-    }
 }
 
 /// Lets bob do with Endpoints in `default` what he likes, as the role `edit` of 1.20 does.
@@ -230,7 +238,6 @@ async fn let_bob_edit_endpoints(admin: &Client) {
 
 /// As bob, changes the port in the Endpoints of the Service `kubernetes` every 0.3 s, between these two.
 fn endpoints_that_change(bob: &Client, ports: [u16; 2]) -> Steady {
-    const ENDPOINTS: &str = "/api/v1/namespaces/default/endpoints";
     let (bob, mut number) = (bob.fresh(), 0);
     Steady::start("bob", Duration::from_millis(300), 100_000, move || {
         let bob = bob.clone();
@@ -266,23 +273,23 @@ async fn counting(node: &Node, port: u16) -> Arc<AtomicUsize> {
     count
 }
 
-#[tokio::test]
-async fn a_user_who_writes_the_endpoints_of_kubernetes_decides_nothing() {
+/// Not the Endpoints of the Service `kubernetes`, also if A's proxy starts with them.
+async fn what_a_user_writes_decides_nothing(
+    ground: &Ground,
+    (b, on_b): (&Node, &KubeApiServer),
+    proxy_a: &mut Proxy,
+) {
     const CHOSEN: u16 = 7443;
-    let ground = Ground::bootstrapped().await;
-    let [a, b] = ["cp-a", "cp-b"].map(Node::new);
-    let mut on_b = start(b.options(&ground, false), &ground).await;
-    let mut on_a = start(without_autoscaling(a.options(&ground, true)), &ground).await;
-    on_a.wait_ready().await;
-    on_b.wait_ready().await;
-    until_advertised(&ground, &b).await;
     let_bob_edit_endpoints(on_b.admin()).await;
-    let chosen = counting(&b, CHOSEN).await;
-    let mut proxy_a = a.proxy(&ground, &on_a).await;
+    let chosen = counting(b, CHOSEN).await;
     let admin = proxy_a.client(&ground.pki).cert("admin");
     until_served(&admin, HPAS).await;
 
     let bob = proxy_a.client(&ground.pki).token("tok-bob");
+    eventually("bob may write them", LONGER, async || {
+        bob.get(ENDPOINTS).await.code() == 200
+    })
+    .await;
     let served = always_served(&admin, HPAS);
     let changing = endpoints_that_change(&bob, [CHOSEN, 6443]);
     tokio::time::sleep(Duration::from_secs(10)).await;
@@ -292,7 +299,7 @@ async fn a_user_who_writes_the_endpoints_of_kubernetes_decides_nothing() {
     // Straight at an apiserver, while the proxy is down.
     let straight = Client::new(on_b.addr(), &ground.pki).token("tok-bob");
     let changing = endpoints_that_change(&straight, [CHOSEN, CHOSEN]);
-    until_advertised(&ground, &b).await;
+    until_advertised(ground, b).await;
     proxy_a.kill();
     proxy_a.start_again().await;
     let admin = admin.fresh();
