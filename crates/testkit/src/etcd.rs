@@ -318,7 +318,11 @@ impl Etcd {
     pub async fn back_up(&mut self) {
         self.process.signal(Signal::Term);
         self.process.wait(START).await;
-        copy(&self.dir.join("data"), &self.dir.join("backup"));
+        let backup = self.dir.join("backup");
+        if backup.exists() {
+            std::fs::remove_dir_all(&backup).expect("remove an earlier backup");
+        }
+        copy(&self.dir.join("data"), &backup);
         self.start_again().await;
     }
 

@@ -1,6 +1,7 @@
 //! An etcd that returns with an earlier state, or as another etcd: the proxy drops what etcd has lost, and keeps what
 //! is still true.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use etcd_client::KeyValue;
@@ -124,6 +125,10 @@ async fn restore(cluster: &mut Cluster) {
         keys.len() == 2 && keys.iter().all(|key| key.mod_revision() > before)
     })
     .await;
+    let before = [
+        topics(&cluster.proxy_a.statusz().await),
+        topics(&cluster.proxy_b.statusz().await),
+    ];
     etcd.restore().await;
     let records = "/kube-interop-proxy/registry/servers/";
     eventually("both histories are void", LONG, async || {
@@ -133,16 +138,18 @@ async fn restore(cluster: &mut Cluster) {
     })
     .await;
     // Whoever notices later takes what was written until then for restored.
-    for proxy in [&cluster.proxy_a, &cluster.proxy_b] {
-        until_all_is_listed_again(proxy).await;
+    let proxies = [&cluster.proxy_a, &cluster.proxy_b];
+    for (proxy, before) in proxies.into_iter().zip(&before) {
+        until_all_is_listed_again(proxy, before).await;
     }
 }
 
-/// All that follow etcd have noticed that it was restored.
-pub async fn until_all_is_listed_again(proxy: &Proxy) {
+/// All that follow etcd have noticed that it was restored. `before`: the topics as they were.
+pub async fn until_all_is_listed_again(proxy: &Proxy, before: &BTreeMap<String, (i64, u64)>) {
     eventually("all is listed again", LONG, async || {
         let topics = topics(&proxy.statusz().await);
-        topics.values().all(|(_, lists)| *lists > 1)
+        let mut each = topics.iter();
+        each.all(|(name, (_, lists))| *lists > before[name].1)
     })
     .await;
 }

@@ -15,6 +15,7 @@ use tokio::task::JoinSet;
 
 use crate::etcd::restored::until_all_is_listed_again;
 use crate::routing::real_apiservers::LONGER;
+use crate::watches::compaction::topics;
 use crate::watches::resources::kube_client_at;
 use testkit::client::Client;
 use testkit::cluster::{Ground, REROUTED};
@@ -67,48 +68,23 @@ async fn in_etcd(ground: &Ground) -> BTreeSet<String> {
     names.map(|key| key[prefix.len()..].to_owned()).collect()
 }
 
-#[tokio::test]
-async fn informers_end_with_what_a_restored_etcd_holds() {
-    informers_end_with_what_etcd_holds(false).await;
+/// Two apiservers, each with a proxy.
+struct World {
+    ground: Ground,
+    servers: [KubeApiServer; 2],
+    proxies: [Proxy; 2],
 }
 
-/// Their etcd watches go on as if nothing had been: it has been written to meanwhile.
-#[tokio::test]
-async fn also_if_the_proxies_see_etcd_only_when_it_has_come_as_far_again() {
-    informers_end_with_what_etcd_holds(true).await;
+struct Informers {
+    known: Vec<Names>,
+    tasks: JoinSet<()>,
 }
 
-async fn informers_end_with_what_etcd_holds(are_frozen: bool) {
-    let mut ground = Ground::bootstrapped().await;
-    let mut servers = [
-        KubeApiServer::start(ground.kube("cp-a"), &ground.pki).await,
-        KubeApiServer::start(ground.kube("cp-b"), &ground.pki).await,
-    ];
-    let proxy = |id, server: &KubeApiServer| {
-        let options = ground.proxy(id, server.addr());
-        Proxy::start(
-            options
-                .set("watch.bookmarkOnShutdown", "true")
-                .until(Until::Ready),
-        )
-    };
-    let (proxy_a, proxy_b) = tokio::join!(proxy("a", &servers[0]), proxy("b", &servers[1]));
-    let mut proxies = [proxy_a, proxy_b];
-    create(servers[0].admin(), "kept", KEPT).await;
-
-    // The watches of A's clients begin at B, and stay there.
-    servers[0].process().signal(Signal::Stop);
-    let mut informers = JoinSet::new();
-    let known: Vec<Names> = (0..INFORMERS).map(|_| Names::default()).collect();
-    for (number, names) in known.iter().enumerate() {
-        let address = proxies[number % proxies.len()].addr();
-        let client = kube_client_at(address, &ground, "restored");
-        informers.spawn(inform(names.clone(), client));
-    }
-    let all_know = async |ground: &Ground, what: &str| {
+impl Informers {
+    async fn all_know(&self, ground: &Ground, what: &str) {
         eventually(what, LONGER, async || {
             let expected = in_etcd(ground).await;
-            let wrong = known.iter().map(|names| names.lock().unwrap().clone());
+            let wrong = self.known.iter().map(|names| names.lock().unwrap().clone());
             let wrong: Vec<_> = wrong
                 .enumerate()
                 .filter(|(_, names)| *names != expected)
@@ -119,79 +95,149 @@ async fn informers_end_with_what_etcd_holds(are_frozen: bool) {
             }
         })
         .await;
-    };
-    all_know(&ground, "they know what is there").await;
-    let of_maps = [("resource", "configmaps")];
-    // Lists and watches.
-    let are_sent_to_b = |count| count >= INFORMERS as f64;
-    proxies[0]
-        .until_metric(REROUTED, &of_maps, are_sent_to_b)
-        .await;
-    servers[0].process().signal(Signal::Cont);
-    ground.etcd.back_up().await;
-    let backed_up = write(
-        &mut ground.etcd.client().await,
-        "/registry/other",
-        &json!(0),
-    )
-    .await;
-    eventually("the apiserver writes again", LONGER, async || {
-        let made = servers[0]
-            .admin()
-            .request("POST", MAPS, r#"{"metadata": {"name": "first"}}"#);
-        matches!(made.await.code(), 201 | 409)
-    })
-    .await;
-    create(servers[0].admin(), "lost", LOST).await;
-    all_know(&ground, "they know what will be lost").await;
+    }
+}
 
-    // By these keys they notice.
-    eventually("the proxies have written since", LONGER, async || {
-        let keys = ground
-            .etcd
-            .below("/kube-interop-proxy/registry/live/")
+#[tokio::test]
+async fn informers_end_with_what_a_restored_etcd_holds() {
+    let mut world = World::new().await;
+    world.informers_end_with_what_etcd_holds(false).await;
+    // The proxies see etcd only when it has come as far again: their etcd watches go on as if nothing had been.
+    world.informers_end_with_what_etcd_holds(true).await;
+}
+
+impl World {
+    async fn new() -> Self {
+        let ground = Ground::bootstrapped().await;
+        let (a, b) = tokio::join!(
+            KubeApiServer::start(ground.kube("cp-a"), &ground.pki),
+            KubeApiServer::start(ground.kube("cp-b"), &ground.pki),
+        );
+        let proxy = |id, server: &KubeApiServer| {
+            let options = ground.proxy(id, server.addr());
+            Proxy::start(
+                options
+                    .set("watch.bookmarkOnShutdown", "true")
+                    .until(Until::Ready),
+            )
+        };
+        let (proxy_a, proxy_b) = tokio::join!(proxy("a", &a), proxy("b", &b));
+        Self {
+            ground,
+            servers: [a, b],
+            proxies: [proxy_a, proxy_b],
+        }
+    }
+
+    /// `are_frozen`: whether the proxies are while etcd is restored, until it has come as far again.
+    async fn informers_end_with_what_etcd_holds(&mut self, are_frozen: bool) {
+        let round = if are_frozen { "frozen" } else { "awake" };
+        create(self.servers[0].admin(), &format!("kept-{round}"), KEPT).await;
+        let mut informers = self.informed_by_b().await;
+        self.back_up_and_write(&informers).await;
+        self.restore(are_frozen).await;
+        self.restart_one_after_the_other(round).await;
+        informers
+            .all_know(&self.ground, "they know what etcd holds")
             .await;
-        let are_newer = keys.iter().all(|key| key.mod_revision() > backed_up);
-        keys.len() == proxies.len() && are_newer
-    })
-    .await;
-    if are_frozen {
-        proxies.iter_mut().for_each(Proxy::stop);
+        eventually("histories count again", LONGER, async || {
+            let page = self.proxies[0].statusz().await;
+            page["server"]["historyStart"].is_i64() && page["peers"][0]["historyStart"].is_i64()
+        })
+        .await;
+        informers.tasks.shutdown().await;
     }
-    ground.etcd.restore().await;
-    // Written past the apiservers: these wait for revisions that etcd has not reached again.
-    let mut etcd = ground.etcd.client().await;
-    for number in 0..LATER {
-        etcd.put("/registry/other", number.to_string(), None)
-            .await
-            .unwrap();
+
+    /// The watches of A's clients begin at B, and stay there.
+    async fn informed_by_b(&mut self) -> Informers {
+        let of_maps = [("resource", "configmaps")];
+        let before = self.proxies[0].metric(REROUTED, &of_maps).await;
+        self.servers[0].process().signal(Signal::Stop);
+        let mut tasks = JoinSet::new();
+        let known: Vec<Names> = (0..INFORMERS).map(|_| Names::default()).collect();
+        for (number, names) in known.iter().enumerate() {
+            let address = self.proxies[number % self.proxies.len()].addr();
+            let client = kube_client_at(address, &self.ground, "restored");
+            tasks.spawn(inform(names.clone(), client));
+        }
+        let informers = Informers { known, tasks };
+        informers
+            .all_know(&self.ground, "they know what is there")
+            .await;
+        // Lists and watches.
+        let are_sent_to_b = |count| count >= before + INFORMERS as f64;
+        self.proxies[0]
+            .until_metric(REROUTED, &of_maps, are_sent_to_b)
+            .await;
+        self.servers[0].process().signal(Signal::Cont);
+        informers
     }
-    if are_frozen {
-        proxies.iter_mut().for_each(Proxy::cont);
-    }
-    for proxy in &proxies {
-        until_all_is_listed_again(proxy).await;
-        eventually("both histories are void", LONGER, async || {
-            let page = proxy.statusz().await;
-            let known = [&page["server"], &page["peers"][0]];
-            let are_void = known.iter().all(|it| it["historyStart"].is_null());
-            are_void.then_some(()).ok_or(page)
+
+    /// What is written here will be lost.
+    async fn back_up_and_write(&mut self, informers: &Informers) {
+        let etcd = &mut self.ground.etcd;
+        etcd.back_up().await;
+        let backed_up = write(&mut etcd.client().await, "/registry/other", &json!(0)).await;
+        let admin = self.servers[0].admin();
+        eventually("the apiserver writes again", LONGER, async || {
+            let made = admin.request("POST", MAPS, r#"{"metadata": {"name": "first"}}"#);
+            matches!(made.await.code(), 201 | 409)
+        })
+        .await;
+        create(admin, "lost", LOST).await;
+        informers
+            .all_know(&self.ground, "they know what will be lost")
+            .await;
+        // By these keys they notice.
+        eventually("the proxies have written since", LONGER, async || {
+            let live = "/kube-interop-proxy/registry/live/";
+            let keys = self.ground.etcd.below(live).await;
+            let are_newer = keys.iter().all(|key| key.mod_revision() > backed_up);
+            keys.len() == self.proxies.len() && are_newer
         })
         .await;
     }
-    for (server, prefix) in servers.iter_mut().zip(["a", "b"]) {
-        server.stop().await;
-        // An apiserver that starts at the very revision that the one before has delivered last goes on with its watches.
-        etcd.put("/registry/other", prefix, None).await.unwrap();
-        server.start_again();
-        server.wait_ready().await;
-        create(server.admin(), prefix, 2).await;
+
+    async fn restore(&mut self, are_frozen: bool) {
+        let mut before = Vec::new();
+        for proxy in &self.proxies {
+            before.push(topics(&proxy.statusz().await));
+        }
+        if are_frozen {
+            self.proxies.iter_mut().for_each(Proxy::stop);
+        }
+        self.ground.etcd.restore().await;
+        // Written past the apiservers: these wait for revisions that etcd has not reached again.
+        let mut etcd = self.ground.etcd.client().await;
+        for number in 0..LATER {
+            etcd.put("/registry/other", number.to_string(), None)
+                .await
+                .unwrap();
+        }
+        if are_frozen {
+            self.proxies.iter_mut().for_each(Proxy::cont);
+        }
+        for (proxy, before) in self.proxies.iter().zip(&before) {
+            until_all_is_listed_again(proxy, before).await;
+            eventually("both histories are void", LONGER, async || {
+                let page = proxy.statusz().await;
+                let known = [&page["server"], &page["peers"][0]];
+                let are_void = known.iter().all(|it| it["historyStart"].is_null());
+                are_void.then_some(()).ok_or(page)
+            })
+            .await;
+        }
     }
-    all_know(&ground, "they know what etcd holds").await;
-    eventually("histories count again", LONGER, async || {
-        let page = proxies[0].statusz().await;
-        page["server"]["historyStart"].is_i64() && page["peers"][0]["historyStart"].is_i64()
-    })
-    .await;
-    informers.shutdown().await;
+
+    async fn restart_one_after_the_other(&mut self, round: &str) {
+        let mut etcd = self.ground.etcd.client().await;
+        for (server, id) in self.servers.iter_mut().zip(["a", "b"]) {
+            server.stop().await;
+            // An apiserver that starts at the very revision that the one before has delivered last goes on with its watches.
+            etcd.put("/registry/other", id, None).await.unwrap();
+            server.start_again();
+            server.wait_ready().await;
+            create(server.admin(), &format!("{id}-{round}"), 2).await;
+        }
+    }
 }
