@@ -38,30 +38,32 @@ struct Watch {
 
 struct World {
     server: KubeApiServer,
-    proxy: Proxy,
-    watches: Vec<Watch>,
-    /// The revision that bookmarks must reach.
-    newest: i64,
-    _ground: Ground,
+    ground: Ground,
 }
 
 impl World {
-    /// `apiserver`: its shutdown delay; `delay`: the proxy's.
-    async fn new(apiserver: &str, delay: &str) -> Self {
+    /// `delay`: the apiserver's shutdown delay.
+    async fn new(delay: &str) -> Self {
         let ground = Ground::bootstrapped().await;
         let options = ground.kube("cp-a");
-        let options = options.arg(&format!("--shutdown-delay-duration={apiserver}"));
+        let options = options.arg(&format!("--shutdown-delay-duration={delay}"));
         let server = KubeApiServer::start(options, &ground.pki).await;
+        Self { server, ground }
+    }
+
+    /// `delay`: the proxy's.
+    async fn watched(&self, delay: &str) -> Watched {
+        let (ground, server) = (&self.ground, &self.server);
         let admin = server.admin();
         write(admin, CONFIG_MAPS, "a", &json!({})).await;
         write(admin, SECRETS, "a", &json!({})).await;
-        let proxy = proxy_with(&ground, &server, |options| {
+        let proxy = proxy_with(ground, server, |options| {
             options
                 .set("shutdown.delay", delay)
                 .set("shutdown.drain", DRAIN)
         })
         .await;
-        let mut watches = open_watches(&ground, &server, &proxy).await;
+        let mut watches = open_watches(ground, server, &proxy).await;
         let change = write(admin, CONFIG_MAPS, "a", &json!({"data": {"x": "1"}})).await;
         for watch in &mut watches {
             if watch.objects == Objects::Delivered {
@@ -69,18 +71,28 @@ impl World {
             }
         }
         until_proved(&proxy, 3).await;
-        // In another namespace than the watches.
+        // In another namespace than the watches, and never the same.
         let elsewhere = "/api/v1/namespaces/kube-system/configmaps";
-        let newest = write(admin, elsewhere, "x", &json!({})).await;
-        Self {
-            server,
+        let data = json!({"data": {"since": change.to_string()}});
+        let newest = write(admin, elsewhere, "x", &data).await;
+        assert!(newest > change);
+        Watched {
             proxy,
             watches,
             newest,
-            _ground: ground,
         }
     }
+}
 
+/// A proxy, and the watches through it.
+struct Watched {
+    proxy: Proxy,
+    watches: Vec<Watch>,
+    /// The revision that bookmarks must reach.
+    newest: i64,
+}
+
+impl Watched {
     /// Once the proxy has ended.
     async fn ends(self) -> Vec<End> {
         let reading = self.watches.into_iter().map(|watch| {
@@ -148,44 +160,42 @@ fn assert_ends(ends: &[End]) {
     assert!(wrong.is_empty(), "of {}: {wrong:#?}", ends.len());
 }
 
-#[tokio::test]
-async fn the_proxy_alone_stops() {
-    let mut world = World::new("0s", "0s").await;
-    world.proxy.process().signal(Signal::Term);
-    assert_ends(&world.ends().await);
-}
-
 /// Both get SIGTERM at the same moment.
-async fn both_stop(apiserver: &str, delay: &str) -> Vec<End> {
-    let mut world = World::new(apiserver, delay).await;
+async fn both_stop(mut world: World, delay: &str) -> Vec<End> {
+    let mut watched = world.watched(delay).await;
     world.server.process().signal(Signal::Term);
-    world.proxy.process().signal(Signal::Term);
-    world.ends().await
+    watched.proxy.process().signal(Signal::Term);
+    watched.ends().await
 }
 
 #[tokio::test]
 async fn both_stop_and_the_apiserver_is_there_when_the_drain_begins() {
-    assert_ends(&both_stop("2s", "0s").await);
+    assert_ends(&both_stop(World::new("2s").await, "0s").await);
 }
 
 #[tokio::test]
 async fn both_stop_and_the_apiserver_takes_nothing_new_when_the_drain_begins() {
-    assert_ends(&both_stop("1s", "2s").await);
+    assert_ends(&both_stop(World::new("1s").await, "2s").await);
 }
 
 #[tokio::test]
-async fn both_stop_and_the_apiserver_has_no_delay() {
-    assert_ends(&both_stop("0s", "0s").await);
+async fn the_proxy_alone_stops_and_then_both_and_the_apiserver_has_no_delay() {
+    let world = World::new("0s").await;
+    let mut alone = world.watched("0s").await;
+    alone.proxy.process().signal(Signal::Term);
+    assert_ends(&alone.ends().await);
+    assert_ends(&both_stop(world, "0s").await);
 }
 
 #[tokio::test]
 async fn the_apiserver_is_killed_while_the_proxy_drains() {
-    let mut world = World::new("7s", "0s").await;
-    let all = world.watches.len() as f64;
+    let mut world = World::new("7s").await;
+    let mut watched = world.watched("0s").await;
+    let all = watched.watches.len() as f64;
     world.server.process().signal(Signal::Term);
-    world.proxy.process().signal(Signal::Term);
+    watched.proxy.process().signal(Signal::Term);
     eventually("some have ended, and some not", LONG, async || {
-        let left = world
+        let left = watched
             .proxy
             .try_metric("kube_interop_proxy_drain_left")
             .await;
@@ -195,5 +205,5 @@ async fn the_apiserver_is_killed_while_the_proxy_drains() {
     })
     .await;
     world.server.kill();
-    assert_ends(&world.ends().await);
+    assert_ends(&watched.ends().await);
 }
