@@ -201,7 +201,12 @@ async fn two_clusters_in_one_etcd_know_nothing_of_each_other() {
         two.is_alone("two.example", "one.example").await
     };
     eventually("each knows its own", LONG, apart).await;
-    holds("and nothing else", Duration::from_secs(5), apart).await;
+    // Four pages of each.
+    let later = async || {
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        apart().await
+    };
+    holds("and nothing else", Duration::from_secs(5), later).await;
 
     for (pair, own, foreign) in [(&one, "one", "two"), (&two, "two", "one")] {
         let admin = pair.proxy_a.client(&ground.pki).cert("admin");
