@@ -8,7 +8,7 @@ use etcd_client::Client as EtcdClient;
 use serde_json::{Value, json};
 
 use crate::watches::hand_over::{patient, until_histories_are_known};
-use testkit::client::Streaming;
+use testkit::client::{Client, Streaming};
 use testkit::cluster::{Ground, HPAS_IN_DEFAULT, LONG};
 use testkit::double::kept::{key, write};
 use testkit::double::watch::AT_FIRST_WATCH;
@@ -116,14 +116,27 @@ impl World {
     }
 
     async fn open_path(&self, path: &str) -> Told {
-        let client = self.proxies[0].client(&self.ground.pki).cert("admin");
-        let stream = client.fresh().open(path).await;
-        assert_eq!(stream.status, 200, "{path}");
-        Told {
-            stream,
-            changes: Vec::new(),
-            bookmark: None,
+        Told::open(&self.admin(), path).await
+    }
+
+    /// Watches of usual secrets from here on. Each connection makes its own choice of a peer.
+    async fn open_many(&mut self, count: usize) -> Vec<Told> {
+        const OF_A_CONNECTION: usize = 10;
+        let from = self.revision().await;
+        let path = format!("{}{from}", path(USUAL, true));
+        let mut watches = Vec::new();
+        for _ in 0..count / OF_A_CONNECTION {
+            let client = self.admin();
+            for _ in 0..OF_A_CONNECTION {
+                watches.push(Told::open(&client, &path).await);
+            }
         }
+        watches
+    }
+
+    /// With a connection of its own.
+    fn admin(&self) -> Client {
+        self.proxies[0].client(&self.ground.pki).cert("admin")
     }
 
     /// A watch from here on, for which all apiservers begin their watch caches.
@@ -243,6 +256,16 @@ struct Told {
 }
 
 impl Told {
+    async fn open(client: &Client, path: &str) -> Self {
+        let stream = client.open(path).await;
+        assert_eq!(stream.status, 200, "{path}");
+        Self {
+            stream,
+            changes: Vec::new(),
+            bookmark: None,
+        }
+    }
+
     /// The next change is this one.
     async fn expect(&mut self, revision: i64) {
         let before = self.changes.len();
@@ -478,12 +501,7 @@ async fn who_waits_for_a_busy_server_that_can_go_on_is_not_ended() {
     let kept = vec![KeptInEtcd::new(&ground.etcd); 2];
     let short = |options: ProxyOptions| options.set("watch.handOverTimeout", "2s");
     let mut world = World::on(ground, &kept, v1_36(), short).await;
-    let from = world.revision().await;
-    let mut watches = Vec::new();
-    for _ in 0..WATCHES {
-        let path = format!("{}{from}", path(USUAL, true));
-        watches.push(world.open_path(&path).await);
-    }
+    let mut watches = world.open_many(WATCHES).await;
     let first = world.write("secrets", USUAL, "x").await;
     for told in &mut watches {
         told.expect(first).await;
@@ -506,12 +524,7 @@ async fn who_waits_for_a_server_that_answers_nobody_goes_on_elsewhere() {
     const WATCHES: usize = 600;
     const AT_A_TIME: usize = 64;
     let mut world = World::new(3).await;
-    let from = world.revision().await;
-    let mut watches = Vec::new();
-    for _ in 0..WATCHES {
-        let path = format!("{}{from}", path(USUAL, true));
-        watches.push(world.open_path(&path).await);
-    }
+    let mut watches = world.open_many(WATCHES).await;
     world.until_proved().await;
     world.doubles[1].set_fault(&path(USUAL, false), Some(Fault::Hang));
     world.stop().await;
