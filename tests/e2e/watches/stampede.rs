@@ -32,7 +32,7 @@ const SHORTEST: u64 = 20;
 /// Watches that one connection opens at a time.
 const OPENING: usize = 25;
 /// Events a second, of all watches together: this is not about how many can be passed on.
-const EVENTS: usize = 1000;
+const EVENTS: usize = 500;
 const PODS: &str = "/api/v1/pods?watch=true";
 const PODS_IN_DEFAULT: &str = "/api/v1/namespaces/default/pods";
 
