@@ -13,6 +13,11 @@ pub fn skipped(reason: &str) {
     tell(&note("skipped", reason));
 }
 
+/// A part of the test that calls it is skipped, and the rest is not.
+pub fn part_skipped(reason: &str) {
+    tell(&note("part-skipped", reason));
+}
+
 /// The test that calls it has started a real apiserver.
 pub fn started(server: &str) {
     note("started", server);

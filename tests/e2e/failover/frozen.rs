@@ -1,5 +1,5 @@
 //! Servers that are stopped (SIGSTOP): alive on TCP, and nothing comes from them. Real kube-apiservers v1.20.2, two of
-//! three with autoscaling.
+//! three with autoscaling, which are busy and die, too; and doubles.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -7,16 +7,18 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::failover::peers::Three;
+use super::load;
+use super::peers::Three;
 use crate::routing::real_apiservers::{LONGER, without_autoscaling};
 use testkit::addr::Loopback;
 use testkit::client::Client;
 use testkit::cluster::{Ground, HPAS_IN_DEFAULT, LONG, lists, patient};
 use testkit::cut::Cut;
 use testkit::double::{Fault, ScriptedAnswer, v1_20};
-use testkit::kube::KubeApiServer;
+use testkit::kube::{self, KubeApiServer, Need};
 use testkit::process::Signal;
 use testkit::proxy::{Proxy, Until};
+use testkit::streaming::Streaming;
 use testkit::wait::eventually;
 
 const CONFIG_MAPS: &str = "/api/v1/namespaces/default/configmaps";
@@ -26,10 +28,10 @@ const LONGEST_WAIT: Duration = Duration::from_secs(5);
 const SHORT: Duration = Duration::from_secs(1);
 const READERS: usize = 8;
 
-struct World {
-    servers: [KubeApiServer; 3],
-    proxies: [Proxy; 3],
-    ground: Ground,
+pub struct World {
+    pub servers: [KubeApiServer; 3],
+    pub proxies: [Proxy; 3],
+    pub ground: Ground,
 }
 
 impl World {
@@ -84,12 +86,23 @@ impl World {
     }
 
     /// Until A's proxy would ask both others, neither of them last.
-    async fn until_all_are_back(&self) {
-        eventually("both others are back", SHORT * 3, async || {
+    async fn until_all_are_back(&self, patience: Duration) {
+        eventually("both others are back", patience, async || {
             let status = self.proxies[0].statusz().await;
             let peers = status["peers"].as_array().unwrap().iter();
             let back = |it: &&Value| it["target"] == true && it["unhealthy"] == false;
             peers.filter(back).count() == 2
+        })
+        .await;
+    }
+
+    /// Until A's apiserver answers its proxy's clients.
+    async fn until_local_serves(&self, patience: Duration) {
+        let admin = self.admin();
+        eventually("the local apiserver serves again", patience, async || {
+            let before = self.served_locally().await;
+            admin.get(CONFIG_MAPS).await;
+            self.served_locally().await > before
         })
         .await;
     }
@@ -129,12 +142,24 @@ async fn longest(path: &str, readers: &[Client]) -> Duration {
     longest
 }
 
-#[tokio::test]
-async fn reads_do_not_wait_for_who_is_frozen() {
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn clients_do_not_notice_servers_that_freeze_or_are_busy_or_die() {
     let mut world = World::new().await;
-    a_local_apiserver(&mut world).await;
-    a_peer(&mut world).await;
-    all_of_them(&mut world).await;
+    reads_do_not_wait_for_who_is_frozen(&mut world).await;
+    world.until_local_serves(LONGER).await;
+    world.until_all_are_back(LONGER).await;
+    a_busy_apiserver_loses_no_watch_and_no_write_and_gives_no_error(&world).await;
+    if kube::lacks_for_a_part(&[Need::Reads("horizontalpodautoscalers")]) {
+        return;
+    }
+    world.until_all_are_back(LONGER).await;
+    load::a_server_and_its_proxy_die(&mut world).await;
+}
+
+async fn reads_do_not_wait_for_who_is_frozen(world: &mut World) {
+    a_local_apiserver(world).await;
+    a_peer(world).await;
+    all_of_them(world).await;
 }
 
 async fn a_local_apiserver(world: &mut World) {
@@ -165,12 +190,7 @@ async fn a_local_apiserver(world: &mut World) {
     let name = |it: &Value| it["metadata"]["name"].as_str().unwrap().to_owned();
     let written = items.iter().map(name);
     assert_eq!(written.filter(|it| it.starts_with("written-")).count(), 1);
-    eventually("the local apiserver serves again", SHORT * 3, async || {
-        let before = world.served_locally().await;
-        admin.get(CONFIG_MAPS).await;
-        world.served_locally().await > before
-    })
-    .await;
+    world.until_local_serves(SHORT * 3).await;
     // The watch has lived through it.
     loop {
         let event = watch.next_event(LONGER).await.unwrap().unwrap();
@@ -187,14 +207,14 @@ async fn a_peer(world: &mut World) {
         .nobody_waits("a peer's apiserver", HPAS_IN_DEFAULT, &readers)
         .await;
     world.servers[1].process().signal(Signal::Cont);
-    world.until_all_are_back().await;
+    world.until_all_are_back(SHORT * 3).await;
 
     world.proxies[2].process().signal(Signal::Stop);
     world
         .nobody_waits("a peer's proxy", HPAS_IN_DEFAULT, &readers)
         .await;
     world.proxies[2].process().signal(Signal::Cont);
-    world.until_all_are_back().await;
+    world.until_all_are_back(SHORT * 3).await;
 }
 
 /// Then it is as if none were.
@@ -211,6 +231,70 @@ async fn all_of_them(world: &mut World) {
         server.process().signal(Signal::Cont);
     }
     assert!(reading.await.unwrap() < wait + LONGEST_WAIT);
+}
+
+/// Reads events of new objects until so many have come whose names begin so.
+async fn added(watch: &mut Streaming, prefix: &str, count: usize) {
+    let mut there = 0;
+    while there < count {
+        let event = watch.next_event(LONGER).await.unwrap();
+        let event = event.expect("it goes on");
+        assert_eq!(event["type"], "ADDED");
+        let name = event["object"]["metadata"]["name"].as_str().unwrap();
+        there += usize::from(name.starts_with(prefix));
+    }
+}
+
+/// Both cores are busy with other work, and the apiservers with lists of megabytes.
+async fn a_busy_apiserver_loses_no_watch_and_no_write_and_gives_no_error(world: &World) {
+    const OBJECTS: usize = 200;
+    const WRITES: usize = 40;
+    let admin = world.admin();
+    let create = async |name: String, length: usize| {
+        let object = json!({"metadata": {"name": name}, "data": {"x": "x".repeat(length)}});
+        let answer = admin.request("POST", CONFIG_MAPS, object.to_string()).await;
+        assert_eq!(answer.code(), 201, "{}", answer.text());
+    };
+    for number in 0..OBJECTS {
+        create(format!("large-{number}"), 20_000).await;
+    }
+    let mut watch = admin.open(&format!("{CONFIG_MAPS}?watch=true")).await;
+    // Newer apiservers cut a watch off whose client is behind with what there was, as soon as that changes: so it begins before
+    // they are busy, and is read all the time.
+    added(&mut watch, "large-", OBJECTS).await;
+    let watching = tokio::spawn(async move { added(&mut watch, "busy-", WRITES).await });
+    let before = world.failovers().await;
+    let busy = Arc::new(AtomicBool::new(true));
+    let burners = (0..4).map(|_| {
+        let busy = busy.clone();
+        std::thread::spawn(move || while busy.load(Ordering::Relaxed) {})
+    });
+    let burners: Vec<_> = burners.collect();
+    let readers = (0..16).map(|_| {
+        let (reader, busy) = (world.admin(), busy.clone());
+        tokio::spawn(async move {
+            let mut slowest = Duration::ZERO;
+            while busy.load(Ordering::Relaxed) {
+                slowest = slowest.max(longest(CONFIG_MAPS, std::slice::from_ref(&reader)).await);
+            }
+            slowest
+        })
+    });
+    let readers: Vec<_> = readers.collect();
+    for number in 0..WRITES {
+        create(format!("busy-{number}"), 1).await;
+    }
+    busy.store(false, Ordering::Relaxed);
+    let mut slowest = Duration::ZERO;
+    for reader in readers {
+        slowest = slowest.max(reader.await.unwrap());
+    }
+    let moved = world.failovers().await - before;
+    println!("busy: {slowest:?}, {moved} reads moved");
+    for burner in burners {
+        burner.join().unwrap();
+    }
+    watching.await.unwrap();
 }
 
 /// An apiserver that is only slow: its handlers wait, those of `/livez` too.
@@ -307,66 +391,4 @@ async fn the_rest_of_a_document_that_is_merged_is_not_waited_for() {
     let longest = reading.await.unwrap();
     println!("a document that is merged: {longest:?}");
     assert!(longest < LONGEST_WAIT, "{longest:?}");
-}
-
-/// Both cores are busy with other work, and the apiservers with lists of megabytes.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_busy_apiserver_loses_no_watch_and_no_write_and_gives_no_error() {
-    const OBJECTS: usize = 200;
-    const WRITES: usize = 40;
-    let world = World::new().await;
-    let admin = world.admin();
-    let create = async |name: String, length: usize| {
-        let object = json!({"metadata": {"name": name}, "data": {"x": "x".repeat(length)}});
-        let answer = admin.request("POST", CONFIG_MAPS, object.to_string()).await;
-        assert_eq!(answer.code(), 201, "{}", answer.text());
-    };
-    for number in 0..OBJECTS {
-        create(format!("large-{number}"), 20_000).await;
-    }
-    let mut watch = admin.open(&format!("{CONFIG_MAPS}?watch=true")).await;
-    // Newer apiservers cut a watch off whose client is behind with what there was, as soon as that changes: so it begins before
-    // they are busy, and is read all the time.
-    for _ in 0..OBJECTS {
-        let event = watch.next_event(LONGER).await.unwrap().expect("an object");
-        assert_eq!(event["type"], "ADDED");
-    }
-    let watching = tokio::spawn(async move {
-        let mut written = 0;
-        while written < WRITES {
-            let event = watch.next_event(LONGER).await.unwrap().expect("it goes on");
-            let name = event["object"]["metadata"]["name"].as_str().unwrap();
-            written += usize::from(event["type"] == "ADDED" && name.starts_with("written-"));
-        }
-    });
-    let busy = Arc::new(AtomicBool::new(true));
-    let burners = (0..4).map(|_| {
-        let busy = busy.clone();
-        std::thread::spawn(move || while busy.load(Ordering::Relaxed) {})
-    });
-    let burners: Vec<_> = burners.collect();
-    let readers = (0..16).map(|_| {
-        let (reader, busy) = (world.admin(), busy.clone());
-        tokio::spawn(async move {
-            let mut slowest = Duration::ZERO;
-            while busy.load(Ordering::Relaxed) {
-                slowest = slowest.max(longest(CONFIG_MAPS, std::slice::from_ref(&reader)).await);
-            }
-            slowest
-        })
-    });
-    let readers: Vec<_> = readers.collect();
-    for number in 0..WRITES {
-        create(format!("written-{number}"), 1).await;
-    }
-    busy.store(false, Ordering::Relaxed);
-    let mut slowest = Duration::ZERO;
-    for reader in readers {
-        slowest = slowest.max(reader.await.unwrap());
-    }
-    println!("busy: {slowest:?}, {} reads moved", world.failovers().await);
-    for burner in burners {
-        burner.join().unwrap();
-    }
-    watching.await.unwrap();
 }

@@ -157,22 +157,35 @@ fn look_at(path: PathBuf, gates: Vec<String>) -> Binary {
 /// Whether the test that calls it is skipped, because a kube-apiserver that is given lacks something. It is then
 /// counted, by its name. v1.20.2 alone lacks nothing that a test needs.
 pub fn lacks(needs: &[Need]) -> bool {
+    let reason = what_is_lacking(needs);
+    if let Some(reason) = &reason {
+        notes::skipped(reason);
+    }
+    reason.is_some()
+}
+
+/// The same for a part of the test that calls it. The test is not counted as skipped.
+pub fn lacks_for_a_part(needs: &[Need]) -> bool {
+    let reason = what_is_lacking(needs);
+    if let Some(reason) = &reason {
+        notes::part_skipped(reason);
+    }
+    reason.is_some()
+}
+
+fn what_is_lacking(needs: &[Need]) -> Option<String> {
     let all = all();
-    let lacking = all.iter().find_map(|binary| {
+    let (binary, need) = all.iter().find_map(|binary| {
         let others = || all.iter().map(Binary::abilities);
         let meets = |need: &&Need| binary.abilities.meets_beside(**need, others());
         let need = needs.iter().find(|need| !meets(need))?;
         Some((binary, need))
-    });
-    let Some((binary, need)) = lacking else {
-        return false;
-    };
+    })?;
     let reason = format!("{} lacks {need}", binary.name());
     let given = |other: &Binary| other.path != cached_path() || !other.gates.is_empty();
     let given = all.iter().any(given);
     assert!(given, "not for this alone: {reason}");
-    notes::skipped(&reason);
-    true
+    Some(reason)
 }
 
 /// Where `tests/build-kubernetes.sh` puts its results.

@@ -20,7 +20,9 @@ use super::process::{COLLECT_LESS, NotFound, Process};
 use super::proxy::sum;
 use super::wait::eventually;
 pub use abilities::{Abilities, Need};
-pub use binaries::{Binary, VARIABLE, all, cache, cached, caches, lacks, several};
+pub use binaries::{
+    Binary, VARIABLE, all, cache, cached, caches, lacks, lacks_for_a_part, several,
+};
 pub(crate) use binaries::{are_given, others_meet};
 pub(crate) use options::of_any_server;
 pub use options::{KubeOptions, Native};

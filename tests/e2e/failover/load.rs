@@ -1,17 +1,16 @@
-//! Three real kube-apiservers v1.20.2, two with autoscaling: one of these and then its proxy are killed during reads
-//! and creates.
+//! Many clients read and create what two of three servers have: one of these and then its proxy are killed meanwhile.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use serde_json::{Value, json};
+use tokio::task::JoinHandle;
 
-use crate::routing::real_apiservers::{LONGER, without_autoscaling};
+use super::frozen::World;
+use crate::routing::real_apiservers::LONGER;
 use testkit::client::Client;
-use testkit::cluster::{Ground, HPAS, HPAS_IN_DEFAULT, LONG, lists};
-use testkit::kube::{self, KubeApiServer, Need};
-use testkit::proxy::{Proxy, Until};
+use testkit::cluster::{HPAS, HPAS_IN_DEFAULT, LONG, lists};
 use testkit::wait::eventually;
 
 const READERS: usize = 16;
@@ -101,66 +100,69 @@ async fn existing(admin: &Client) -> BTreeMap<usize, usize> {
     found
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_and_its_proxy_die_under_load_and_clients_do_not_notice() {
-    if kube::lacks(&[Need::Reads("horizontalpodautoscalers")]) {
-        return;
-    }
-    let ground = Ground::bootstrapped().await;
-    let start = |options| KubeApiServer::start(options, &ground.pki);
-    let mut b = start(ground.kube("cp-b")).await;
-    let c = start(ground.kube("cp-c")).await;
-    let a = start(without_autoscaling(ground.kube("cp-a"))).await;
-    let proxy = |id: &str, server: &KubeApiServer| {
-        Proxy::start(ground.proxy(id, server.addr()).until(Until::Ready))
-    };
-    let (proxy_a, mut proxy_b, _proxy_c) =
-        tokio::join!(proxy("a", &a), proxy("b", &b), proxy("c", &c));
-    eventually("A's proxy knows both", LONGER, async || {
-        let status = proxy_a.statusz().await;
-        ["b", "c"]
-            .iter()
-            .all(|peer| lists(&status, peer, "autoscaling"))
-    })
-    .await;
+/// Clients of A's proxy, each on a connection of its own.
+struct Load {
+    readers: Vec<JoinHandle<(usize, usize)>>,
+    writers: Vec<JoinHandle<Vec<(usize, ScriptedAnswer)>>>,
+    done: Arc<AtomicUsize>,
+}
 
-    let admin = proxy_a.client(&ground.pki).cert("admin");
-    let done = Arc::new(AtomicUsize::new(0));
-    let readers: Vec<_> = (0..READERS)
-        .map(|_| {
+impl Load {
+    fn start(admin: &Client) -> Self {
+        let done = Arc::new(AtomicUsize::new(0));
+        let readers = (0..READERS).map(|_| {
             let (client, done) = (admin.fresh(), done.clone());
             tokio::spawn(async move { read(&client, &done).await })
-        })
-        .collect();
-    let writers: Vec<_> = (0..WRITERS)
-        .map(|writer| {
+        });
+        let readers = readers.collect();
+        let writers = (0..WRITERS).map(|writer| {
             let (client, done) = (admin.fresh(), done.clone());
             let first = writer * (CREATES / WRITERS);
             tokio::spawn(async move { create(&client, first, &done).await })
-        })
-        .collect();
-    let reached = async |part: usize| {
+        });
+        let writers = writers.collect();
+        Self {
+            readers,
+            writers,
+            done,
+        }
+    }
+
+    /// Waits until so many quarters of all have been asked.
+    async fn reached(&self, part: usize) {
         let wanted = (READS + CREATES) * part / 4;
         eventually("enough was asked", LONGER * 2, async || {
-            done.load(Ordering::Relaxed) >= wanted
+            self.done.load(Ordering::Relaxed) >= wanted
         })
         .await;
-    };
-    reached(1).await;
-    b.kill();
-    reached(2).await;
-    proxy_b.kill();
+    }
 
-    let (mut failed, mut broken) = (0, 0);
-    for reader in readers {
-        let (more_failed, more_broken) = reader.await.unwrap();
-        failed += more_failed;
-        broken += more_broken;
+    /// How many reads failed and how many broke off, and what was said to each create.
+    async fn end(self) -> (usize, usize, Vec<(usize, ScriptedAnswer)>) {
+        let (mut failed, mut broken) = (0, 0);
+        for reader in self.readers {
+            let (more_failed, more_broken) = reader.await.unwrap();
+            failed += more_failed;
+            broken += more_broken;
+        }
+        let mut outcomes = Vec::new();
+        for writer in self.writers {
+            outcomes.extend(writer.await.unwrap());
+        }
+        (failed, broken, outcomes)
     }
-    let mut outcomes = Vec::new();
-    for writer in writers {
-        outcomes.extend(writer.await.unwrap());
-    }
+}
+
+/// And clients do not notice.
+pub async fn a_server_and_its_proxy_die(world: &mut World) {
+    let admin = world.proxies[0].client(&world.ground.pki).cert("admin");
+    let load = Load::start(&admin);
+    load.reached(1).await;
+    world.servers[1].kill();
+    load.reached(2).await;
+    world.proxies[1].kill();
+
+    let (failed, broken, outcomes) = load.end().await;
     let existing = existing(&admin).await;
     let count = |wanted| outcomes.iter().filter(|(_, said)| *said == wanted).count();
     println!(
@@ -188,7 +190,7 @@ async fn a_server_and_its_proxy_die_under_load_and_clients_do_not_notice() {
     assert!(count(ScriptedAnswer::MaybeCreated) <= 2 * WRITERS);
     assert_eq!(count(ScriptedAnswer::Retry), 0, "C could have served them");
     eventually("B is gone for A", LONG, async || {
-        let status = proxy_a.statusz().await;
+        let status = world.proxies[0].statusz().await;
         !lists(&status, "b", "autoscaling")
     })
     .await;
