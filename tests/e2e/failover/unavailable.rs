@@ -8,7 +8,7 @@ use testkit::addr::Loopback;
 use testkit::client::Client;
 use testkit::cluster::{Ground, HPAS, LONG, Single};
 use testkit::cut::Cut;
-use testkit::double::{Fault, ScriptedAnswer};
+use testkit::double::{Fault, ScriptedAnswer, v1_20};
 use testkit::etcd::{Etcd, EtcdOptions};
 use testkit::kube::KubeApiServer;
 use testkit::pki::{LeafOptions, Pki};
@@ -135,7 +135,7 @@ async fn if_etcd_is_away_for_all_it_is_as_if_it_were_for_none() {
 }
 
 #[tokio::test]
-async fn real_apiservers_of_which_one_has_lost_etcd_answer_for_it() {
+async fn for_a_real_apiserver_that_has_lost_etcd_another_one_answers() {
     let (dir, address) = (tempfile::tempdir().unwrap(), Loopback::new());
     let pki = Pki::new(&dir.path().join("pki"));
     let certified = EtcdOptions {
@@ -148,11 +148,9 @@ async fn real_apiservers_of_which_one_has_lost_etcd_answer_for_it() {
     let cut = ground.kube("cp-a").without("etcd-servers");
     let cut = cut.arg(&format!("--etcd-servers=https://{}", link.addr()));
     let a = KubeApiServer::start(cut, &ground.pki).await;
-    let b = KubeApiServer::start(ground.kube("cp-b"), &ground.pki).await;
-    let proxy = |id, server: &KubeApiServer| {
-        Proxy::start(ground.proxy(id, server.addr()).until(Until::Ready))
-    };
-    let (proxy, _other) = tokio::join!(proxy("a", &a), proxy("b", &b));
+    let b = ground.double(v1_20()).await;
+    let proxy = |id, addr| Proxy::start(ground.proxy(id, addr).until(Until::Ready));
+    let (proxy, _other) = tokio::join!(proxy("a", a.addr()), proxy("b", b.addr()));
     eventually("A knows B", LONG, async || {
         proxy.statusz().await["peers"][0]["initialized"] == true
     })
@@ -170,6 +168,7 @@ async fn real_apiservers_of_which_one_has_lost_etcd_answer_for_it() {
         let read = client.get(&format!("{MAPS}/{name}")).await;
         assert_eq!(read.code(), 200, "{}", read.text());
     }
+    assert!(b.count(MAPS) >= 2, "B answered");
 }
 
 /// A kubelet deletes and creates the mirror of a static pod before it starts the pod's containers: kube-apiserver's own, too.

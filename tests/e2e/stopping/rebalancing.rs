@@ -1,5 +1,5 @@
-//! `serving.goawayChance`: after one node's restart HTTP/2 clients spread over all nodes again. And `--goaway-chance` of
-//! the apiservers behind the proxies costs no request.
+//! `serving.goawayChance`: after one node's restart HTTP/2 clients spread over all nodes again. And what `together` and
+//! `mixed::ends` ask: `--goaway-chance` of the apiservers behind the proxies costs no request.
 
 use std::time::Duration;
 
@@ -13,7 +13,6 @@ use testkit::balancer::Balancer;
 use testkit::client::Client;
 use testkit::cluster::{Ground, Single, patient};
 use testkit::double::{Double, v1_20};
-use testkit::kube::KubeApiServer;
 use testkit::proxy::{Proxy, Until};
 use testkit::wait::eventually;
 
@@ -241,18 +240,4 @@ pub async fn nothing_is_lost(proxy: &Proxy, client: &Client) {
     join_all(writers).await;
     let refusals = "kube_interop_proxy_refusals_total";
     assert_eq!(proxy.metric(refusals, &[]).await, 0.0);
-}
-
-fn admin(proxy: &Proxy, ground: &Ground) -> Client {
-    let client = proxy.client(&ground.pki).cert("admin");
-    client.http2().timeout(LONGER)
-}
-
-#[tokio::test]
-async fn goaways_of_a_real_apiserver_cost_no_request() {
-    let ground = Ground::bootstrapped().await;
-    let chance = ground.kube("cp-a").arg("--goaway-chance=0.02");
-    let server = KubeApiServer::start(chance, &ground.pki).await;
-    let proxy = Proxy::start(ground.proxy("a", server.addr()).until(Until::Ready)).await;
-    nothing_is_lost(&proxy, &admin(&proxy, &ground)).await;
 }

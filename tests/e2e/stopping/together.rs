@@ -1,20 +1,23 @@
-//! A proxy and its real kube-apiserver v1.20.2 get SIGTERM together, as from kubelet, and are started again when both
-//! have ended. A client that knows only this node's address asks all the time.
+//! A real kube-apiserver v1.20.2 and its proxy end and start, together or one after the other, while a client that knows
+//! only this node's address asks all the time. The peer's apiserver is a double.
 
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use tokio::task::JoinHandle;
 use tokio::time::{MissedTickBehavior, interval};
 
+use super::rebalancing::nothing_is_lost;
 use crate::routing::real_apiservers::LONGER;
 use testkit::client::Client;
+use testkit::cluster::{Ground, lists};
+use testkit::double::{Double, v1_20};
 use testkit::kube::{KubeApiServer, KubeOptions};
-use testkit::pair::Pair;
 use testkit::process::Signal;
-use testkit::proxy::Proxy;
+use testkit::proxy::{Proxy, Until};
 use testkit::wait::eventually;
 
-pub const CONFIG_MAPS: &str = "/api/v1/namespaces/default/configmaps";
+const CONFIG_MAPS: &str = "/api/v1/namespaces/default/configmaps";
 const PAUSE: Duration = Duration::from_millis(200);
 const DELAY: &str = "1s";
 const DRAIN: &str = "4s";
@@ -25,14 +28,14 @@ const MINUTE: Duration = Duration::from_secs(60);
 
 /// One request on a new connection.
 #[derive(Debug, Clone)]
-pub struct Asked {
-    pub at: Instant,
-    pub answered: Instant,
-    pub result: Result<(), String>,
+struct Asked {
+    at: Instant,
+    answered: Instant,
+    result: Result<(), String>,
 }
 
 /// Asks on a new connection each time.
-pub async fn ask(client: Client, asked: Arc<Mutex<Vec<Asked>>>) {
+async fn ask(client: Client, asked: Arc<Mutex<Vec<Asked>>>) {
     let mut ticks = interval(PAUSE);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
@@ -52,12 +55,91 @@ pub async fn ask(client: Client, asked: Arc<Mutex<Vec<Asked>>>) {
     }
 }
 
-async fn pair(a: impl Fn(KubeOptions) -> KubeOptions + Send + 'static) -> Pair {
-    let pair = Pair::options().a(a).proxies(|options| {
-        let options = options.set("shutdown.delay", DELAY);
-        options.set("shutdown.drain", DRAIN)
-    });
-    pair.start().await
+/// A node, and a peer.
+struct World {
+    apiserver: KubeApiServer,
+    proxy: Proxy,
+    asked: Arc<Mutex<Vec<Asked>>>,
+    peers_double: Double,
+    peers_proxy: Proxy,
+    ground: Ground,
+}
+
+impl World {
+    async fn new(change: impl Fn(KubeOptions) -> KubeOptions) -> Self {
+        let ground = Ground::bootstrapped().await;
+        let apiserver = change(ground.kube("cp-a"));
+        let apiserver = KubeApiServer::start(apiserver, &ground.pki).await;
+        let peers_double = ground.double(v1_20()).await;
+        let proxy = |id, addr| {
+            let options = ground.proxy(id, addr);
+            let options = options
+                .set("shutdown.delay", DELAY)
+                .set("shutdown.drain", DRAIN);
+            Proxy::start(options.until(Until::Live))
+        };
+        let (proxy, peers_proxy) = tokio::join!(
+            proxy("a", apiserver.addr()),
+            proxy("b", peers_double.addr())
+        );
+        for (proxy, other) in [(&proxy, "b"), (&peers_proxy, "a")] {
+            eventually("they know each other", LONGER, async || {
+                proxy.is_ready().await && lists(&proxy.statusz().await, other, "apps")
+            })
+            .await;
+        }
+        Self {
+            apiserver,
+            proxy,
+            asked: Arc::default(),
+            peers_double,
+            peers_proxy,
+            ground,
+        }
+    }
+
+    /// An administrator at the node's proxy, on a connection of its own.
+    fn admin(&self) -> Client {
+        self.proxy.client(&self.ground.pki).cert("admin")
+    }
+
+    /// The node's client begins to ask.
+    fn ask(&self) -> JoinHandle<()> {
+        tokio::spawn(ask(self.admin(), self.asked.clone()))
+    }
+
+    async fn end_apiserver(&mut self) {
+        self.apiserver.process().signal(Signal::Term);
+        self.apiserver.process().wait(LONGER).await;
+    }
+
+    /// Until a request that begins now or later is served.
+    async fn until_served(&self) {
+        let now = Instant::now();
+        eventually("served", LONGER, async || {
+            let asked = self.asked.lock().unwrap();
+            let mut late = asked.iter().filter(|asked| asked.at > now);
+            late.any(|asked| asked.result.is_ok())
+        })
+        .await;
+    }
+
+    /// Since the last time.
+    fn failed(&self) -> Vec<Asked> {
+        let mut asked = std::mem::take(&mut *self.asked.lock().unwrap());
+        asked.retain(|asked| asked.result.is_err());
+        asked
+    }
+}
+
+/// What failed while the proxy was there.
+fn before(failed: Vec<Asked>, ended: Instant) -> Vec<Asked> {
+    // The end of a process is seen a little later.
+    let slack = Duration::from_millis(500);
+    let early = failed.into_iter();
+    early
+        .filter(|asked| asked.answered + slack < ended)
+        .collect()
 }
 
 /// SIGTERM to proxy and apiserver. Returns when they ended, as seen a little later.
@@ -84,19 +166,17 @@ async fn an_apiserver_that_lives_on_without_its_port_keeps_its_proxy_and_nothing
         let options = options.cached().feature_gate("APIServerIdentity=true");
         options.arg("--shutdown-delay-duration=5s")
     };
-    let mut pair = pair(lives_on).await;
-    let asked: Arc<Mutex<Vec<Asked>>> = Arc::default();
-    let client = pair.proxy_a.client(&pair.ground.pki).cert("admin");
-    let asking = tokio::spawn(ask(client, asked.clone()));
+    let mut world = World::new(lives_on).await;
+    let asking = world.ask();
     let signalled = Instant::now();
-    let (proxy_ended, apiserver_ended) = stop(&mut pair.proxy_a, &mut pair.a).await;
+    let (proxy_ended, apiserver_ended) = stop(&mut world.proxy, &mut world.apiserver).await;
     asking.abort();
     let took = |ended: Instant| ended.duration_since(signalled);
     let (proxy, apiserver) = (took(proxy_ended), took(apiserver_ended));
     println!("the apiserver ended after {apiserver:?}, its proxy after {proxy:?}");
     assert!(apiserver > MINUTE, "it lives on: {apiserver:?}");
     assert!(proxy > apiserver && proxy < apiserver + Duration::from_secs(5));
-    let asked = asked.lock().unwrap().clone();
+    let asked = world.asked.lock().unwrap().clone();
     let refused: Vec<_> = asked
         .iter()
         .filter(|asked| asked.result.is_err() && asked.answered < apiserver_ended)
@@ -104,45 +184,91 @@ async fn an_apiserver_that_lives_on_without_its_port_keeps_its_proxy_and_nothing
     assert!(asked.len() > 200 && refused.is_empty(), "{refused:?}");
 
     // The other one is stopped alone: its apiserver has connections, too.
+    let direct = Client::new(world.peers_double.addr(), &world.ground.pki).cert("admin");
+    let watch = direct.open(&format!("{CONFIG_MAPS}?watch=true")).await;
+    assert_eq!(watch.status, 200);
     let alone = Instant::now();
-    assert!(pair.proxy_b.terminate().await.success());
+    assert!(world.peers_proxy.terminate().await.success());
     let drained = Duration::from_secs(10);
     assert!(alone.elapsed() < drained, "{:?}", alone.elapsed());
+    drop(watch);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_client_of_this_node_is_served_until_both_have_ended() {
-    let stops_late =
-        |options: KubeOptions| options.arg(&format!("--shutdown-delay-duration={SHUTDOWN_DELAY}"));
-    let Pair {
-        ground,
-        mut a,
-        b: _b,
-        mut proxy_a,
-        proxy_b: _proxy_b,
-    } = pair(stops_late).await;
-    let asked: Arc<Mutex<Vec<Asked>>> = Arc::default();
-    let client = proxy_a.client(&ground.pki).cert("admin");
-    let asking = tokio::spawn(ask(client, asked.clone()));
-    // A watch that the drain ends.
-    let watcher = proxy_a.client(&ground.pki).cert("admin");
-    let _watch = watcher.open(&format!("{CONFIG_MAPS}?watch=true")).await;
-
-    let signalled = Instant::now();
-    let (proxy_ended, apiserver_ended) = stop(&mut proxy_a, &mut a).await;
-    a.start_again();
-    proxy_a.start_again().await;
-    let ready = Instant::now();
-    eventually("served again", LONGER, async || {
-        let asked = asked.lock().unwrap();
-        let last = asked.last().unwrap();
-        last.at > ready && last.result.is_ok()
+async fn a_client_of_one_node_is_served_for_as_long_as_its_proxy_is_there() {
+    let mut world = World::new(|options| {
+        let delay = format!("--shutdown-delay-duration={SHUTDOWN_DELAY}");
+        options.arg(&delay).arg("--goaway-chance=0.02")
     })
     .await;
+    // Its apiserver ends connections at random.
+    let client = world.admin().http2().timeout(LONGER);
+    nothing_is_lost(&world.proxy, &client).await;
+    let asking = world.ask();
+    an_apiserver_is_replaced_behind_its_proxy(&mut world).await;
+    a_proxy_ends_after_its_apiserver_and_starts_before_it(&mut world).await;
+    both_end_together(&mut world).await;
     asking.abort();
+}
 
-    let asked = asked.lock().unwrap().clone();
-    let failed: Vec<_> = asked.iter().filter(|asked| asked.result.is_err()).collect();
+/// As with a proxy that is a static pod of its own.
+async fn an_apiserver_is_replaced_behind_its_proxy(world: &mut World) {
+    world.end_apiserver().await;
+    world.until_served().await;
+    world.apiserver.start_again();
+    eventually("the new one is ready", LONGER, async || {
+        world.proxy.is_ready().await
+    })
+    .await;
+    world.until_served().await;
+    let failed = world.failed();
+    assert!(failed.is_empty(), "{failed:?}");
+}
+
+/// As kubelet from 1.29 on does with a native sidecar.
+async fn a_proxy_ends_after_its_apiserver_and_starts_before_it(world: &mut World) {
+    world.end_apiserver().await;
+    // A peer serves it, and the drain ends it.
+    let watcher = world.admin();
+    let mut watch = watcher.open(&format!("{CONFIG_MAPS}?watch=true")).await;
+    assert_eq!(watch.status, 200);
+    world.proxy.process().signal(Signal::Term);
+    let status = world.proxy.process().wait(LONGER).await;
+    assert_eq!(status.code(), Some(0));
+    let ended = Instant::now();
+    while watch
+        .next_chunk(LONGER)
+        .await
+        .expect("a clean end")
+        .is_some()
+    {}
+
+    world.proxy.start_again().await;
+    world.until_served().await;
+    world.apiserver.start_again();
+    eventually("all is ready", LONGER, async || {
+        world.proxy.is_ready().await
+    })
+    .await;
+    world.until_served().await;
+    let early = before(world.failed(), ended);
+    assert!(early.is_empty(), "while the proxy was there: {early:?}");
+}
+
+/// Both get SIGTERM at the same moment, as from kubelet, and are started again when both have ended.
+async fn both_end_together(world: &mut World) {
+    // A watch that the drain ends.
+    let watcher = world.admin();
+    let _watch = watcher.open(&format!("{CONFIG_MAPS}?watch=true")).await;
+    let signalled = Instant::now();
+    let (proxy_ended, apiserver_ended) = stop(&mut world.proxy, &mut world.apiserver).await;
+    world.apiserver.start_again();
+    world.proxy.start_again().await;
+    world.proxy.wait_ready().await;
+    let ready = Instant::now();
+    world.until_served().await;
+
+    let failed = world.failed();
     let since = |at: Instant| at.saturating_duration_since(signalled).as_secs_f64();
     println!(
         "after SIGTERM the proxy ended in {:.1} s, the apiserver in {:.1} s, ready again after {:.1} s",
@@ -150,24 +276,17 @@ async fn a_client_of_this_node_is_served_until_both_have_ended() {
         since(apiserver_ended),
         since(ready)
     );
-    let (first, last) = (failed.first(), failed.last());
-    if let (Some(first), Some(last)) = (first, last) {
+    if let (Some(first), Some(last)) = (failed.first(), failed.last()) {
         println!(
-            "{} of {} requests not served, from {:.1} s to {:.1} s: {:?} … {:?}",
+            "{} requests not served, from {:.1} s to {:.1} s: {:?} … {:?}",
             failed.len(),
-            asked.len(),
             since(first.at),
             since(last.answered),
             first.result,
             last.result
         );
     }
-    // The end of a process is seen a little later.
-    let slack = Duration::from_millis(500);
-    let early: Vec<_> = failed
-        .iter()
-        .filter(|asked| asked.answered + slack < proxy_ended)
-        .collect();
+    let early = before(failed, proxy_ended);
     assert!(early.is_empty(), "while the proxy was there: {early:?}");
     assert!(
         proxy_ended > apiserver_ended - Duration::from_secs(2),
