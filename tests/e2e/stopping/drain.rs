@@ -1,5 +1,5 @@
 //! Many watches that end at once, each with its last bookmark: the effects on the proxy, its apiserver, its etcd and its
-//! clients. With a real kube-apiserver v1.20.2.
+//! clients. And watches that come back during the drain. With a real kube-apiserver v1.20.2.
 //!
 //! `BOOKMARK_WATCHES` says how many, `KUBE_INTEROP_PROXY_PROGRAM` which proxy runs. The drain is as
 //! long as it takes to end 500 a second, and 6 s at least. 10,000 of them, with what is measured:
@@ -14,6 +14,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use futures_util::future::select_all;
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 
@@ -23,7 +24,7 @@ use crate::watches::bookmarks::{
 };
 use crate::watches::resources::POD_TEMPLATES;
 use testkit::client::Client;
-use testkit::cluster::Ground;
+use testkit::cluster::{Ground, LONG};
 use testkit::kube::KubeApiServer;
 use testkit::process::Signal;
 use testkit::proxy::{Proxy, Until};
@@ -172,11 +173,20 @@ async fn drained(proxy: &mut Proxy, etcd: &Client) -> Drained {
 }
 
 #[tokio::test]
-async fn thousands_of_watches_end_with_a_bookmark_spread_over_the_drain_and_ask_once() {
+async fn thousands_of_watches_end_with_a_bookmark_and_those_that_come_back_with_another() {
     let asked_for = std::env::var("BOOKMARK_WATCHES").map(|number| number.parse().unwrap());
     let count = asked_for.unwrap_or(DEFAULT);
     let drain = Duration::from_secs(count.div_ceil(A_SECOND).max(SHORTEST) as u64);
     let mut world = World::new(drain).await;
+    they_end_spread_over_the_drain_and_ask_once(&mut world, count, drain).await;
+    who_comes_back_gets_a_last_bookmark_each_time(&mut world).await;
+}
+
+async fn they_end_spread_over_the_drain_and_ask_once(
+    world: &mut World,
+    count: usize,
+    drain: Duration,
+) {
     let empty = world.proxy.process().memory().unwrap();
     let watches = world.open(count).await;
     let elsewhere = "/api/v1/namespaces/kube-system/secrets";
@@ -239,4 +249,34 @@ async fn thousands_of_watches_end_with_a_bookmark_spread_over_the_drain_and_ask_
         busiest < count * 2 / 5,
         "{busiest} of {count} in one second"
     );
+}
+
+/// The proxy is started again, and drains longer.
+async fn who_comes_back_gets_a_last_bookmark_each_time(world: &mut World) {
+    let (admin, proxy) = (world.server.admin(), &mut world.proxy);
+    proxy.reconfigure("shutdown.drain", "20s");
+    proxy.start_again().await;
+    let client = proxy.client(&world.ground.pki).cert("admin");
+    let made = write(admin, CONFIG_MAPS, "b", &json!({})).await;
+    // They end at random moments of the drain. The first of so many leaves time for what follows.
+    let mut first = Vec::new();
+    for _ in 0..20 {
+        let mut watch = Events::open(&client, &watch_path(CONFIG_MAPS, made - 1)).await;
+        watch.until(made).await;
+        first.push(Box::pin(watch.rest()));
+    }
+    let newest = write(admin, SECRETS, "y", &json!({})).await;
+    proxy.process().signal(Signal::Term);
+    let ((seen, _), _, _others) = select_all(first).await;
+    let bookmark = last_bookmark(&seen).expect("a last bookmark");
+    assert!(bookmark >= newest, "{bookmark} < {newest}");
+
+    let mut second = Events::open(&client.fresh(), &watch_path(CONFIG_MAPS, bookmark)).await;
+    let changed = write(admin, CONFIG_MAPS, "b", &json!({"data": {"a": "b"}})).await;
+    second.until(changed).await;
+    let newest = write(admin, SECRETS, "y", &json!({"data": {"a": "Yg=="}})).await;
+    let (seen, _) = second.rest().await;
+    let bookmark = last_bookmark(&seen).expect("a last bookmark");
+    assert!(bookmark >= newest, "{bookmark} < {newest}");
+    assert_eq!(proxy.process().wait(LONG).await.code(), Some(0));
 }

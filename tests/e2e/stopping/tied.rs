@@ -2,19 +2,15 @@
 
 use std::time::{Duration, Instant};
 
-use futures_util::future::{join_all, select_all};
+use futures_util::future::join_all;
 use serde_json::json;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 use super::sigterm::until_it_drains;
 use crate::routing::real_apiservers::LONGER;
-use crate::watches::bookmarks::{
-    CONFIG_MAPS, Events, SECRETS, last_bookmark, proxy, watch_path, write,
-};
 use testkit::client::Client;
-use testkit::cluster::{Cluster, Ground, LONG, Single, patient};
+use testkit::cluster::{Cluster, LONG, Single, patient};
 use testkit::double::{Phase, v1_20};
-use testkit::kube::KubeApiServer;
 use testkit::process::Signal;
 use testkit::streaming::Streaming;
 use testkit::wait::{eventually, holds};
@@ -145,37 +141,6 @@ async fn a_watch_that_comes_during_the_drain_is_served_until_its_end() {
     // Not spread as those that were there before: they would only come back.
     assert!(begun.elapsed() > Duration::from_secs(2));
     assert_eq!(world.proxy.process().wait(LONG).await.code(), Some(0));
-}
-
-#[tokio::test]
-async fn a_watch_that_comes_back_during_the_drain_gets_a_last_bookmark_each_time() {
-    let ground = Ground::bootstrapped().await;
-    let server = KubeApiServer::start(ground.kube("cp-a"), &ground.pki).await;
-    let admin = server.admin();
-    let mut proxy = proxy(&ground, &server, "20s").await;
-    let client = proxy.client(&ground.pki).cert("admin");
-    let made = write(admin, CONFIG_MAPS, "a", &json!({})).await;
-    // They end at random moments of the drain. The first of so many leaves time for what follows.
-    let mut first = Vec::new();
-    for _ in 0..20 {
-        let mut watch = Events::open(&client, &watch_path(CONFIG_MAPS, made - 1)).await;
-        watch.until(made).await;
-        first.push(Box::pin(watch.rest()));
-    }
-    let newest = write(admin, SECRETS, "x", &json!({})).await;
-    proxy.process().signal(Signal::Term);
-    let ((seen, _), _, _others) = select_all(first).await;
-    let bookmark = last_bookmark(&seen).expect("a last bookmark");
-    assert!(bookmark >= newest, "{bookmark} < {newest}");
-
-    let mut second = Events::open(&client.fresh(), &watch_path(CONFIG_MAPS, bookmark)).await;
-    let changed = write(admin, CONFIG_MAPS, "a", &json!({"data": {"a": "b"}})).await;
-    second.until(changed).await;
-    let newest = write(admin, SECRETS, "x", &json!({"data": {"a": "Yg=="}})).await;
-    let (seen, _) = second.rest().await;
-    let bookmark = last_bookmark(&seen).expect("a last bookmark");
-    assert!(bookmark >= newest, "{bookmark} < {newest}");
-    assert_eq!(proxy.process().wait(LONG).await.code(), Some(0));
 }
 
 /// A pair of which A's proxy drains for long, and has something to drain.
