@@ -76,16 +76,17 @@ impl Ground {
     /// With what a first kube-apiserver writes: namespaces, roles, the Service `kubernetes`. Written once for all tests, it
     /// saves each of them a second of processor time. Which certificates that server had it does not tell.
     pub async fn bootstrapped() -> Self {
+        Self::bootstrapped_with(EtcdOptions::default()).await
+    }
+
+    /// The same with another etcd.
+    pub async fn bootstrapped_with(mut etcd: EtcdOptions) -> Self {
         static WRITTEN: OnceCell<Vec<u8>> = OnceCell::const_new();
-        if kube::are_given() {
-            // Not all versions read what each of them writes.
-            return Self::new().await;
+        // Not all versions read what each of them writes.
+        if !kube::are_given() {
+            etcd.snapshot = Some(WRITTEN.get_or_init(Self::what_a_first_one_writes).await);
         }
-        Self::with(EtcdOptions {
-            snapshot: Some(WRITTEN.get_or_init(Self::what_a_first_one_writes).await),
-            ..EtcdOptions::default()
-        })
-        .await
+        Self::with(etcd).await
     }
 
     async fn what_a_first_one_writes() -> Vec<u8> {

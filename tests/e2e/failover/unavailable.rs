@@ -6,12 +6,12 @@ use serde_json::json;
 use crate::failover::peers::{PODS, Three};
 use testkit::addr::Loopback;
 use testkit::client::Client;
-use testkit::cluster::{Ground, HPAS, LONG, Single};
+use testkit::cluster::{Ground, HPAS, LONG, Single, lists};
 use testkit::cut::Cut;
 use testkit::double::{Fault, ScriptedAnswer, v1_20};
-use testkit::etcd::{Etcd, EtcdOptions};
+use testkit::etcd::EtcdOptions;
 use testkit::kube::KubeApiServer;
-use testkit::pki::{LeafOptions, Pki};
+use testkit::pki::LeafOptions;
 use testkit::proxy::{Proxy, Until};
 use testkit::streaming::Response;
 use testkit::wait::eventually;
@@ -136,15 +136,13 @@ async fn if_etcd_is_away_for_all_it_is_as_if_it_were_for_none() {
 
 #[tokio::test]
 async fn for_a_real_apiserver_that_has_lost_etcd_another_one_answers() {
-    let (dir, address) = (tempfile::tempdir().unwrap(), Loopback::new());
-    let pki = Pki::new(&dir.path().join("pki"));
-    let certified = EtcdOptions {
+    let address = Loopback::new();
+    let ground = Ground::bootstrapped_with(EtcdOptions {
         also: vec![address.ip()],
         ..EtcdOptions::default()
-    };
-    let etcd = Etcd::start_with(dir.path(), &pki, certified).await;
-    let link = Cut::start(address, etcd.addr()).await;
-    let ground = Ground { dir, pki, etcd };
+    })
+    .await;
+    let link = Cut::start(address, ground.etcd.addr()).await;
     let cut = ground.kube("cp-a").without("etcd-servers");
     let cut = cut.arg(&format!("--etcd-servers=https://{}", link.addr()));
     let a = KubeApiServer::start(cut, &ground.pki).await;
@@ -152,7 +150,8 @@ async fn for_a_real_apiserver_that_has_lost_etcd_another_one_answers() {
     let proxy = |id, addr| Proxy::start(ground.proxy(id, addr).until(Until::Ready));
     let (proxy, _other) = tokio::join!(proxy("a", a.addr()), proxy("b", b.addr()));
     eventually("A knows B", LONG, async || {
-        proxy.statusz().await["peers"][0]["initialized"] == true
+        let status = proxy.statusz().await;
+        status["peers"][0]["initialized"] == true && lists(&status, "b", "apps")
     })
     .await;
     link.silence();
