@@ -230,17 +230,21 @@ async fn an_old_server_that_says_no_such_resource_is_followed_by_one_that_knows(
 }
 
 #[tokio::test]
-async fn a_local_false_404_is_followed_by_a_peers_answer() {
+async fn a_false_404_and_a_read_that_broke_off_are_answered_by_another_and_a_write_is_not() {
     let three = Three::new().await;
+    a_local_false_404_is_followed_by_a_peers_answer(&three).await;
+    a_read_whose_exchange_broke_off_is_answered_by_another(&three).await;
+    a_write_whose_exchange_broke_off_is_not_sent_to_anybody_else(&three).await;
+}
+
+async fn a_local_false_404_is_followed_by_a_peers_answer(three: &Three) {
     three.doubles[0].remove_resource("", "pods");
     let answer = three.admin().get(PODS).await;
     assert_eq!(answer.code(), 200, "{}", answer.text());
     assert_eq!(three.failovers("doubtful_not_found").await, 1.0);
 }
 
-#[tokio::test]
-async fn a_write_whose_exchange_broke_off_is_not_sent_to_anybody_else() {
-    let three = Three::new().await;
+async fn a_write_whose_exchange_broke_off_is_not_sent_to_anybody_else(three: &Three) {
     for double in &three.doubles[1..] {
         double.set_fault(HPAS_IN_DEFAULT, Some(Fault::Reset));
     }
@@ -261,9 +265,7 @@ async fn a_write_whose_exchange_broke_off_is_not_sent_to_anybody_else() {
     assert_eq!(posts(&three.doubles[1]) + posts(&three.doubles[2]), 1);
 }
 
-#[tokio::test]
-async fn a_read_whose_exchange_broke_off_is_answered_by_another() {
-    let three = Three::new().await;
+async fn a_read_whose_exchange_broke_off_is_answered_by_another(three: &Three) {
     three.doubles[1].set_fault(HPAS, Some(Fault::Reset));
     for client in three.several() {
         let answer = client.get(HPAS).await;
