@@ -84,6 +84,18 @@ async fn history(etcd: &Etcd) -> History {
     }
 }
 
+/// The changes of keys that begin with `prefix`.
+fn below<'a>(
+    prefix: &str,
+    changes: impl Iterator<Item = (&'a i64, &'a Vec<String>)>,
+) -> Vec<(i64, String)> {
+    let each = changes.flat_map(|(revision, keys)| keys.iter().map(|key| (*revision, key)));
+    let below = each.filter(|(_, key)| key.starts_with(prefix));
+    below
+        .map(|(revision, key)| (revision, key.clone()))
+        .collect()
+}
+
 /// A watch that ends: of which keys, what was delivered, and what it was told.
 struct Ended {
     root: String,
@@ -97,11 +109,10 @@ impl Ended {
     /// Changes of its keys after its start and not after `revision` that were not delivered.
     fn missed(&self, history: &History) -> Vec<(i64, String)> {
         let later = history.range(self.start + 1..=self.bookmark);
-        let all =
-            later.flat_map(|(revision, keys)| keys.iter().map(|key| (*revision, key.clone())));
         let prefix = format!("{}{}", self.root, self.scope);
-        all.filter(|change| change.1.starts_with(&prefix) && !self.delivered.contains(change))
-            .collect()
+        let mut missed = below(&prefix, later);
+        missed.retain(|change| !self.delivered.contains(change));
+        missed
     }
 }
 
@@ -115,14 +126,9 @@ async fn end(
     let root = format!("/registry/r{}/", random.gen_range(0..ROOTS));
     let scope = ["", "a/", "ab/"][random.gen_range(0..3)];
     let prefix = format!("{root}{scope}");
-    let revisions: Vec<_> = known.keys().copied().collect();
-    let newest = *revisions.last().expect("a history");
+    let newest = *known.last_key_value().expect("a history").0;
     let start = random.gen_range((newest - 400).max(1)..=newest);
-    let due: Vec<_> = known
-        .range(start + 1..)
-        .flat_map(|(revision, keys)| keys.iter().map(|key| (*revision, key.clone())))
-        .filter(|(_, key)| key.starts_with(&prefix))
-        .collect();
+    let due = below(&prefix, known.range(start + 1..));
     let delivered = due[..random.gen_range(0..=due.len())].to_vec();
     let last = delivered.last();
     let position = match last {
@@ -178,20 +184,20 @@ async fn thousands_of_watches_are_told_nothing_that_they_missed() {
     let writer = tokio::spawn(write_randomly(etcd.client().await, stop.clone()));
     let mut ended: Vec<Ended> = Vec::new();
     let mut told_newer = 0;
-    let mut before = 0;
+    let mut etcd_tells = etcd.client().await;
+    // Of the newest change. To ask for the history again and again would cost more than all watches.
+    let mut least = 40;
     let mut withheld: BTreeMap<&str, usize> = BTreeMap::new();
     for batch in 0..BATCHES {
-        let known = eventually("there is more to tell than before", LONG, async || {
-            let known = history(&etcd).await;
-            let count = known.len();
-            if count >= before + 40 {
-                Ok(Arc::new(known))
-            } else {
-                Err(count)
-            }
+        eventually("there is more to tell than before", LONG, async || {
+            let status = etcd_tells.status().await.unwrap();
+            let newest = status.header().unwrap().revision();
+            (newest >= least).then_some(()).ok_or(newest)
         })
         .await;
-        before = known.len();
+        let known = Arc::new(history(&etcd).await);
+        // The end of that history is a change as well.
+        least = known.last_key_value().unwrap().0 + 41;
         let (change_logs, registrations) = ChangeLogs::new();
         let change_logs = Arc::new(change_logs);
         let connector = Connector::new(&config, tls.clone());
