@@ -1,5 +1,5 @@
-//! Random writes while the proxy stops: no watch gets a bookmark above a change that it missed. With a real
-//! kube-apiserver v1.20.2 and etcd.
+//! Random writes while the proxy stops: no watch gets a bookmark above a change that it missed. With the real
+//! kube-apiserver and etcd of `quiet`.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -67,10 +67,10 @@ fn random_data(random: &mut StdRng) -> String {
     "AAAA".repeat(random.gen_range(0..20_000))
 }
 
-#[tokio::test]
-async fn random_writes_while_watches_end_are_never_jumped_over() {
-    let ground = Ground::bootstrapped().await;
-    let server = KubeApiServer::start(ground.kube("cp-a"), &ground.pki).await;
+pub async fn random_writes_while_watches_end_are_never_jumped_over(
+    ground: &Ground,
+    server: &KubeApiServer,
+) {
     let admin = server.admin();
     let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "other"}});
     let created = admin
@@ -79,7 +79,7 @@ async fn random_writes_while_watches_end_are_never_jumped_over() {
     assert_eq!(created.code(), 201);
     let mut given = 0;
     for round in 0..3 {
-        given += round_of_random_writes(&ground, &server, round).await;
+        given += round_of_random_writes(ground, server, round).await;
     }
     assert!(given > 15, "only {given} bookmarks");
 }

@@ -2,6 +2,7 @@
 //! etcd's own watch, and the comparison itself.
 
 mod comparison;
+mod redefined;
 mod watcher;
 
 use std::sync::Arc;
@@ -15,6 +16,7 @@ use prost::Message as _;
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
+use self::redefined::{Redefined, define_anew};
 use self::watcher::Watcher;
 use crate::watches::writing::Writing;
 use testkit::client::Client;
@@ -45,6 +47,10 @@ impl World {
                 .set("watch.bookmarkOnShutdown", "true")
                 .set("watch.handOver", "true")
                 .set("shutdown.drain", "1s")
+                .env(
+                    "RUST_LOG",
+                    "info,kube_interop_proxy::watches::stored_here=debug",
+                )
         });
         let pair = pair.start().await;
         pair.until_histories_are_known().await;
@@ -59,9 +65,9 @@ impl World {
     }
 
     /// Each restart while changes are written and watched: a proxy that is told to stop, the other one without a warning,
-    /// and an apiserver, whose history then begins anew.
-    /// Returns revisions, and when they were the newest ones.
-    async fn restart(&mut self, writing: &Writing) -> Vec<(Instant, i64)> {
+    /// and an apiserver, whose history then begins anew, and during whose absence a definition is made anew.
+    /// Returns revisions, and when they were the newest ones, and the watch of what is defined.
+    async fn restart(&mut self, writing: &Writing) -> (Vec<(Instant, i64)>, Redefined) {
         let mut revisions = Vec::new();
         let mut etcd = self.pair.ground.etcd.client().await;
         let mut more = async || {
@@ -77,12 +83,15 @@ impl World {
         more().await;
         self.pair.proxy_b.start_again().await;
         self.pair.until_histories_are_known().await;
+        let redefined = Redefined::watch(&mut self.pair).await;
         self.pair.a.kill();
         more().await;
+        define_anew(self.pair.b.admin()).await;
         self.pair.a.start_again();
         self.pair.a.wait_ready().await;
         more().await;
-        revisions
+        redefined.create(&self.pair).await;
+        (revisions, redefined)
     }
 }
 
@@ -225,7 +234,7 @@ async fn etcds_guarantees_of_watches_hold_through_restarts_of_proxies_and_an_api
         world.pair.ground.etcd.client().await,
         writing.clone(),
     ));
-    let revisions = world.restart(&writing).await;
+    let (revisions, redefined) = world.restart(&writing).await;
     writing.stop.store(true, Ordering::Relaxed);
     writers.join_all().await;
     let history = tokio::time::timeout(LONG, history(&world.pair.ground.etcd));
@@ -251,6 +260,7 @@ async fn etcds_guarantees_of_watches_hold_through_restarts_of_proxies_and_an_api
         wrong.len()
     );
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    redefined.assert_nothing_hidden().await;
 }
 
 /// Watches from revisions all over the history, of either proxy in turn, to its end.

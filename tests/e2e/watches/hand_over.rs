@@ -7,9 +7,8 @@ use serde_json::json;
 
 use crate::routing::real_apiservers::LONGER;
 use crate::watches::bookmarks::{
-    CONFIG_MAPS, Events, PROTOBUF, SECRETS, list_revision, until_proved, watch_path, write,
+    CONFIG_MAPS, Events, PROTOBUF, SECRETS, list_revision, watch_path, write,
 };
-use crate::watches::resources::WIDGETS;
 use testkit::client::Client;
 use testkit::cluster::Ground;
 use testkit::kube::{self, KubeApiServer, Need};
@@ -112,6 +111,8 @@ async fn a_watch_goes_on_at_another_apiserver_and_its_client_notices_nothing() {
     let secrets = watch_path(SECRETS, list_revision(&admin, SECRETS).await);
     let mut quiet = Events::open(&admin, &secrets).await;
     let mut expected = Vec::new();
+    let moved = watches.len() as f64 + 1.0;
+    let continued = [("result", "continued")];
     for round in 0..2 {
         // Of ConfigMaps and of Secrets.
         let proofs = 2 * (round + 1);
@@ -134,12 +135,10 @@ async fn a_watch_goes_on_at_another_apiserver_and_its_client_notices_nothing() {
             0 => a.kill(),
             _ => a.process().signal(Signal::Term),
         }
-        let handed_over = watches.len() as f64 + 1.0;
-        let continued = [("result", "continued")];
+        // The second time to B, after they have come back.
+        let moves = moved * (2 * round + 1) as f64;
         proxy_a
-            .until_metric(HANDED_OVER, &continued, |count| {
-                count >= handed_over * (round + 1) as f64
-            })
+            .until_metric(HANDED_OVER, &continued, |count| count >= moves)
             .await;
         // What a selector leaves out comes first: its watch has no bookmark yet, and A no history from before.
         for name in ["other", "seen"] {
@@ -161,6 +160,9 @@ async fn a_watch_goes_on_at_another_apiserver_and_its_client_notices_nothing() {
         }
         // It waits for no watch.
         until_gone(&mut a).await;
+        if round == 1 {
+            break;
+        }
         a.start_again();
         a.wait_ready().await;
         until_histories_are_known(&[&proxy_a]).await;
@@ -169,25 +171,24 @@ async fn a_watch_goes_on_at_another_apiserver_and_its_client_notices_nothing() {
         until_proved_by(proxy_b.addr(), &mut proxy_a, proofs).await;
         b.kill();
         proxy_a
-            .until_metric(HANDED_OVER, &continued, |count| {
-                count >= handed_over * proofs as f64
-            })
+            .until_metric(HANDED_OVER, &continued, |count| count >= 2.0 * moved)
             .await;
         b.start_again();
         b.wait_ready().await;
         until_histories_are_known(&[&proxy_a, &proxy_b]).await;
     }
-    let revision = write(&admin, SECRETS, "first", &json!({})).await;
+    let revision = write(&other, SECRETS, "first", &json!({})).await;
     quiet.until(revision).await;
     assert_eq!(changes(&quiet), [(revision, "first")]);
     let ended = [("result", "ended")];
     assert_eq!(proxy_a.metric(HANDED_OVER, &ended).await, 0.0);
 }
 
-#[tokio::test]
-async fn a_watch_waits_for_the_only_apiserver() {
-    let ground = Ground::bootstrapped().await;
-    let mut server = KubeApiServer::start(ground.kube("cp-a"), &ground.pki).await;
+/// No other one can go on with them.
+pub(super) async fn watches_wait_for_the_only_apiserver(
+    ground: &Ground,
+    server: &mut KubeApiServer,
+) {
     let options = patient(ground.proxy("a", server.addr()));
     let mut proxy = Proxy::start(options.until(Until::Ready)).await;
     until_histories_are_known(&[&proxy]).await;
@@ -212,7 +213,7 @@ async fn a_watch_waits_for_the_only_apiserver() {
     for (stopped, (signal, text)) in stops.into_iter().enumerate() {
         until_proved_by(server.addr(), &mut proxy, stopped + 1).await;
         server.process().signal(signal);
-        until_gone(&mut server).await;
+        until_gone(server).await;
         server.start_again();
         server.wait_ready().await;
         let before = watches[0].seen.len();
@@ -226,76 +227,4 @@ async fn a_watch_waits_for_the_only_apiserver() {
         assert_eq!(changes.count(), 1, "{text}");
     }
     assert_eq!(proxy.metric(HANDED_OVER, &[("result", "ended")]).await, 0.0);
-}
-
-/// Removes the definition of widgets, and makes it again.
-async fn define_anew(admin: &Client) {
-    let definition = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/widgets.example.test";
-    let removed = admin.request("DELETE", definition, "").await;
-    assert_eq!(removed.code(), 200, "{}", removed.text());
-    eventually("it is gone", LONGER, async || {
-        admin.get(definition).await.code() == 404
-    })
-    .await;
-    WIDGETS.define(admin, [admin].into_iter()).await;
-}
-
-/// A clean end is allowed: an apiserver ends the watches of a definition that is removed, a minute later.
-#[tokio::test]
-async fn a_definition_that_is_removed_and_made_anew_meanwhile_hides_nothing() {
-    let Pair {
-        mut a,
-        b,
-        proxy_a,
-        proxy_b,
-        ground,
-    } = Pair::options().proxies(patient).start().await;
-    until_histories_are_known(&[&proxy_a, &proxy_b]).await;
-    let admin = proxy_a.client(&ground.pki).cert("admin");
-    WIDGETS
-        .define(b.admin(), [a.admin(), b.admin()].into_iter())
-        .await;
-    let path = WIDGETS.path();
-    let mut from = list_revision(&admin, &path).await;
-    let mut events = Events::open(&admin, &watch_path(&path, from)).await;
-    WIDGETS.create(&admin, "old", json!({})).await;
-    events.until(from + 1).await;
-    until_proved(&proxy_a, 1).await;
-
-    a.kill();
-    define_anew(b.admin()).await;
-    a.start_again();
-    a.wait_ready().await;
-    until_histories_are_known(&[&proxy_a, &proxy_b]).await;
-    eventually("it is served again", LONGER, async || {
-        admin.get(&path).await.code() == 200
-    })
-    .await;
-    WIDGETS.create(&admin, "new", json!({})).await;
-
-    // As a client does that goes on from what it has seen last.
-    let mut seen = Vec::new();
-    let mut is_listed = false;
-    while seen.last().is_none_or(|name| name != "new") {
-        let (before, is_open) = (events.seen.len(), events.next().await);
-        for (kind, revision, name) in &events.seen[before..] {
-            assert!(*revision >= from, "{:?}", events.seen);
-            from = *revision;
-            if *kind == EventKind::Change {
-                seen.push(name.clone());
-            }
-        }
-        match is_open {
-            Some(true) => {}
-            Some(false) => events = Events::open(&admin, &watch_path(&path, from)).await,
-            None => {
-                is_listed = true;
-                break;
-            }
-        }
-    }
-    match is_listed {
-        true => assert!(seen.is_empty() || seen == ["old"], "{seen:?}"),
-        false => assert_eq!(seen, ["old", "new"], "the deletion, and the new one"),
-    }
 }

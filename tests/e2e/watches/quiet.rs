@@ -7,7 +7,7 @@ use serde_json::json;
 use crate::watches::bookmarks::{
     CONFIG_MAPS, Events, PROTOBUF, SECRETS, last_bookmark, list_revision, proxy, watch_path, write,
 };
-use crate::watches::resources;
+use crate::watches::{bookmark_rounds, hand_over, resources};
 use testkit::client::Client;
 use testkit::cluster::{Ground, LONG};
 use testkit::kube::KubeApiServer;
@@ -54,9 +54,16 @@ impl Quiet {
 }
 
 #[tokio::test]
-async fn a_watch_that_saw_nothing_is_told_the_newest_revision() {
+async fn watches_of_one_apiserver_are_told_all_and_how_far_they_have_come() {
     let ground = Ground::bootstrapped().await;
-    let server = KubeApiServer::start(ground.kube("cp-a").betas(true), &ground.pki).await;
+    let options = ground.kube("cp-a").betas_of("extensions");
+    let mut server = KubeApiServer::start(options, &ground.pki).await;
+    one_that_saw_nothing_is_told_the_newest_revision(&ground, &server).await;
+    bookmark_rounds::random_writes_while_watches_end_are_never_jumped_over(&ground, &server).await;
+    hand_over::watches_wait_for_the_only_apiserver(&ground, &mut server).await;
+}
+
+async fn one_that_saw_nothing_is_told_the_newest_revision(ground: &Ground, server: &KubeApiServer) {
     let admin = server.admin();
     for custom in [resources::WIDGETS, resources::GADGETS] {
         custom.define(admin, std::iter::once(admin)).await;
@@ -64,7 +71,7 @@ async fn a_watch_that_saw_nothing_is_told_the_newest_revision() {
     resources::WIDGETS.create(admin, "w", json!({})).await;
     write(admin, CONFIG_MAPS, "a", &json!({})).await;
     write(admin, SECRETS, "a", &json!({})).await;
-    let mut proxy = proxy(&ground, &server, "4s").await;
+    let mut proxy = proxy(ground, server, "4s").await;
     let client = proxy.client(&ground.pki).cert("admin");
     eventually("the proxy knows of the definition", LONG, async || {
         client.get(WIDGETS).await;

@@ -16,11 +16,12 @@ const SPANS: [(&str, u32, u32); 7] = [
 ];
 const LAST: u32 = u32::MAX;
 
-/// All versions that the groups had from 1.20 on that tests switch off.
-const VERSIONS: [(&str, &[&str]); 4] = [
+/// All versions that the groups had from 1.20 on that tests switch on or off.
+const VERSIONS: [(&str, &[&str]); 5] = [
     ("apps", &["v1"]),
     ("autoscaling", &["v1", "v2", "v2beta1", "v2beta2"]),
     ("batch", &["v1", "v1beta1"]),
+    ("extensions", &["v1beta1"]),
     ("policy", &["v1", "v1beta1"]),
 ];
 
