@@ -20,7 +20,10 @@ pub const CONFIG_MAPS: &str = "/api/v1/namespaces/default/configmaps";
 pub const SECRETS: &str = "/api/v1/namespaces/default/secrets";
 const SERVICE_ACCOUNTS: &str = "/api/v1/namespaces/default/serviceaccounts";
 const EVENTS: &str = "/api/v1/namespaces/default/events";
-const EMPTY: &str = "/api/v1/podtemplates";
+const LIMIT_RANGES: &str = "/api/v1/namespaces/default/limitranges";
+/// There are none, and none of the next either.
+const POD_TEMPLATES: &str = "/api/v1/podtemplates";
+const CONTROLLERS: &str = "/api/v1/replicationcontrollers";
 pub const PROTOBUF: &str = "application/vnd.kubernetes.protobuf;stream=watch";
 
 pub async fn proxy(ground: &Ground, server: &KubeApiServer, drain: &str) -> Proxy {
@@ -188,14 +191,58 @@ pub fn last_bookmark(seen: &[Seen]) -> Option<i64> {
     (*kind == EventKind::Bookmark).then_some(*revision)
 }
 
+/// An apiserver that keeps Events and PodTemplates in another etcd, and LimitRanges in a copy of the first one.
+struct World {
+    server: KubeApiServer,
+    copy: Etcd,
+    /// Of a LimitRange, which has the same key and revision in the first etcd.
+    moved: i64,
+    _other: Etcd,
+    ground: Ground,
+}
+
+impl World {
+    async fn new() -> Self {
+        let mut ground = Ground::bootstrapped().await;
+        let moved = json!({"apiVersion": "v1", "kind": "LimitRange",
+            "metadata": {"name": "moved", "namespace": "default"}, "spec": {"limits": []}});
+        let moved = put(&ground, "/registry/limitranges/default/moved", &moved).await;
+        ground.etcd.back_up().await;
+        let other = Etcd::start(ground.dir.path(), &ground.pki).await;
+        let mut copy = Etcd::start(ground.dir.path(), &ground.pki).await;
+        copy.become_copy_of(&ground.etcd).await;
+        let (of_other, of_copy) = (other.endpoint(), copy.endpoint());
+        let overrides = format!(
+            "--etcd-servers-overrides=/events#{of_other},/podtemplates#{of_other},/limitranges#{of_copy}"
+        );
+        let kube = ground.kube("cp-a").arg(&overrides);
+        Self {
+            server: KubeApiServer::start(kube, &ground.pki).await,
+            copy,
+            moved,
+            _other: other,
+            ground,
+        }
+    }
+}
+
+/// Writes to etcd, past the apiserver; the revision.
+async fn put(ground: &Ground, key: &str, value: &Value) -> i64 {
+    let mut etcd = ground.etcd.client().await;
+    let answer = etcd.put(key, value.to_string(), None).await.unwrap();
+    answer.header().unwrap().revision()
+}
+
 #[tokio::test]
 async fn a_watch_that_the_proxy_ends_is_told_how_far_it_has_come() {
-    let mut ground = Ground::bootstrapped().await;
-    let server = KubeApiServer::start(ground.kube("cp-a"), &ground.pki).await;
-    a_quiet_one_is_told_the_newest_revision_and_goes_on_from_there(&ground, &server).await;
-    bookmarks_of_the_apiserver_are_understood_and_followed_by_ours(&ground, &server).await;
-    etcd_may_restart_during_the_drain_and_what_it_compacted_proves_nothing(&mut ground, &server)
-        .await;
+    let mut world = World::new().await;
+    no_revision_of_one_etcd_is_given_for_what_was_moved_to_a_copy_of_it(&world).await;
+    let World { ground, server, .. } = &mut world;
+    no_revision_of_one_etcd_is_given_for_what_is_in_another(ground, server).await;
+    a_quiet_one_is_told_the_newest_revision_and_goes_on_from_there(ground, server).await;
+    bookmarks_of_the_apiserver_are_understood_and_followed_by_ours(ground, server).await;
+    a_crd_that_is_named_like_a_built_in_resource_does_not_hide_its_changes(ground, server).await;
+    etcd_may_restart_during_the_drain_and_what_it_compacted_proves_nothing(ground, server).await;
 }
 
 async fn a_quiet_one_is_told_the_newest_revision_and_goes_on_from_there(
@@ -306,15 +353,10 @@ async fn bookmarks_of_the_apiserver_are_understood_and_followed_by_ours(
     assert_eq!(proxy.process().wait(LONG).await.code(), Some(0));
 }
 
-#[tokio::test]
-async fn no_revision_of_one_etcd_is_given_for_what_is_in_another() {
-    let ground = Ground::bootstrapped().await;
-    let other = Etcd::start(ground.dir.path(), &ground.pki).await;
-    let other_endpoint = other.endpoint();
-    let overrides =
-        format!("--etcd-servers-overrides=/events#{other_endpoint},/podtemplates#{other_endpoint}");
-    let kube = ground.kube("cp-a").arg(&overrides);
-    let server = KubeApiServer::start(kube, &ground.pki).await;
+async fn no_revision_of_one_etcd_is_given_for_what_is_in_another(
+    ground: &Ground,
+    server: &KubeApiServer,
+) {
     let admin = server.admin();
     let event = |count| json!({"involvedObject": {"namespace": "default"}, "count": count});
     for (id, named) in [("a", "[events]"), ("b", "[]")] {
@@ -333,14 +375,15 @@ async fn no_revision_of_one_etcd_is_given_for_what_is_in_another() {
             watches.push(Events::open(&client, &watch_path(collection, revision_of(&list))).await);
         }
         // There is none: the list's own revision says that it is another etcd.
-        let path = watch_path(EMPTY, list_revision(admin, EMPTY).await);
+        let path = watch_path(POD_TEMPLATES, list_revision(admin, POD_TEMPLATES).await);
         let empty = Events::open(&client, &path).await;
         let in_other = write(admin, EVENTS, "e", &event(2)).await;
         let change = write(admin, CONFIG_MAPS, "a", &json!({"data": {"id": id}})).await;
         for (watch, revision) in watches.iter_mut().zip([in_other, in_other, change]) {
             watch.until(revision).await;
         }
-        write(admin, SECRETS, "x", &json!({})).await;
+        let of_round = format!("elsewhere-{id}");
+        write(admin, SECRETS, &of_round, &json!({})).await;
         proxy.process().signal(Signal::Term);
         let mut bookmarks = Vec::new();
         for watch in watches.into_iter().chain([empty]) {
@@ -355,42 +398,32 @@ async fn no_revision_of_one_etcd_is_given_for_what_is_in_another() {
     }
 }
 
-/// The configuration does not name it. Each object has the same key and revision in both.
-#[tokio::test]
-async fn no_revision_of_one_etcd_is_given_for_what_was_moved_to_a_copy_of_it() {
-    let mut ground = Ground::bootstrapped().await;
-    let mut before = KubeApiServer::start(ground.kube("cp-a"), &ground.pki).await;
-    let moved = write(before.admin(), CONFIG_MAPS, "moved", &json!({})).await;
-    before.kill();
-    ground.etcd.back_up().await;
-    let mut other = Etcd::start(ground.dir.path(), &ground.pki).await;
-    other.become_copy_of(&ground.etcd).await;
-    let overrides = format!("--etcd-servers-overrides=/configmaps#{}", other.endpoint());
-    let kube = ground.kube("cp-a").arg(&overrides);
-    let server = KubeApiServer::start(kube, &ground.pki).await;
+/// The configuration does not name it.
+async fn no_revision_of_one_etcd_is_given_for_what_was_moved_to_a_copy_of_it(world: &World) {
+    let World { ground, server, .. } = world;
     let admin = server.admin();
-    for name in ["x", "y", "z"] {
+    for name in ["before-1", "before-2", "before-3"] {
         write(admin, SECRETS, name, &json!({})).await;
     }
-    let mut proxy = proxy(&ground, &server, "4s").await;
+    let mut proxy = proxy(ground, server, "4s").await;
     let client = proxy.client(&ground.pki).cert("admin");
-    let from = list_revision(admin, CONFIG_MAPS).await;
+    let from = list_revision(admin, LIMIT_RANGES).await;
     assert!(from < list_revision(admin, SECRETS).await);
-    let quiet = Events::open(&client, &watch_path(CONFIG_MAPS, from)).await;
-    let path = format!("{}&timeoutSeconds=6", watch_path(CONFIG_MAPS, 0));
+    let quiet = Events::open(&client, &watch_path(LIMIT_RANGES, from)).await;
+    let path = format!("{}&timeoutSeconds=6", watch_path(LIMIT_RANGES, 0));
     let mut existing = Events::open(&client, &path).await;
-    existing.until(moved).await;
+    existing.until(world.moved).await;
     let path = watch_path(SECRETS, list_revision(admin, SECRETS).await);
     let secrets = Events::open(&client, &path).await;
     write(admin, SERVICE_ACCOUNTS, "x", &json!({})).await;
     proxy.process().signal(Signal::Term);
     // Later versions tell, shortly before the end, where they are in the other one.
-    let of_other = other.client().await.status().await.unwrap();
-    let of_other = of_other.header().unwrap().revision();
+    let of_copy = world.copy.client().await.status().await.unwrap();
+    let of_copy = of_copy.header().unwrap().revision();
     let mut given = Vec::new();
     for watch in [quiet, existing, secrets] {
         let bookmark = last_bookmark(&watch.rest().await.0);
-        given.push(bookmark.is_some_and(|revision| revision > of_other));
+        given.push(bookmark.is_some_and(|revision| revision > of_copy));
     }
     assert_eq!(given, [false, false, true], "{}", proxy.log_tail());
 }
@@ -402,7 +435,7 @@ async fn etcd_may_restart_during_the_drain_and_what_it_compacted_proves_nothing(
     let admin = server.admin();
     let mut proxy = proxy(ground, server, "12s").await;
     let client = proxy.client(&ground.pki).cert("admin");
-    let early = list_revision(admin, EMPTY).await;
+    let early = list_revision(admin, CONTROLLERS).await;
     let mut etcd = ground.etcd.client().await;
     let compacted = write(admin, CONFIG_MAPS, "a", &json!({})).await;
     etcd.compact(compacted, None).await.unwrap();
@@ -410,7 +443,8 @@ async fn etcd_may_restart_during_the_drain_and_what_it_compacted_proves_nothing(
     let mut watches = Vec::new();
     // So many that some of them end late.
     let of_maps = [(CONFIG_MAPS, late); 10];
-    for (collection, from) in [(EMPTY, early), (EMPTY, late)].into_iter().chain(of_maps) {
+    let of_none = [(CONTROLLERS, early), (CONTROLLERS, late)];
+    for (collection, from) in of_none.into_iter().chain(of_maps) {
         watches.push(Events::open(&client, &watch_path(collection, from)).await);
     }
     let newest = write(admin, SECRETS, "newest", &json!({})).await;
@@ -435,20 +469,16 @@ async fn etcd_may_restart_during_the_drain_and_what_it_compacted_proves_nothing(
 }
 
 /// The apiserver lags behind etcd when the proxy stops.
-#[tokio::test]
-async fn a_crd_that_is_named_like_a_built_in_resource_does_not_hide_its_changes() {
+async fn a_crd_that_is_named_like_a_built_in_resource_does_not_hide_its_changes(
+    ground: &Ground,
+    server: &mut KubeApiServer,
+) {
     const POLICIES: &str = "/apis/networking.k8s.io/v1/namespaces/default/networkpolicies";
     const DEFINITIONS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
-    let ground = Ground::bootstrapped().await;
-    let (mut a, b) = tokio::join!(
-        KubeApiServer::start(ground.kube("cp-a"), &ground.pki),
-        KubeApiServer::start(ground.kube("cp-b"), &ground.pki),
-    );
-    let mut proxy = proxy(&ground, &a, "6s").await;
+    let mut proxy = proxy(ground, server, "6s").await;
     let policy = |name: &str| {
-        json!({"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": {"name": name},
-            "spec": {"podSelector": {}}})
-        .to_string()
+        json!({"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy",
+            "metadata": {"name": name, "namespace": "default"}, "spec": {"podSelector": {}}})
     };
     let names = json!({"plural": "networkpolicies", "singular": "networkpolicy", "kind": "NetworkPolicy",
         "listKind": "NetworkPolicyList"});
@@ -460,7 +490,7 @@ async fn a_crd_that_is_named_like_a_built_in_resource_does_not_hide_its_changes(
             "annotations": {"api-approved.kubernetes.io": "unapproved, x"}},
         "spec": {"group": "networking.k8s.io", "scope": "Namespaced", "names": names, "versions": [version]},
     });
-    let admin = b.admin();
+    let admin = server.admin();
     let made = admin.request("POST", DEFINITIONS, definition.to_string());
     assert_eq!(made.await.code(), 201);
     eventually("the proxy knows the definition", LONG, async || {
@@ -470,17 +500,19 @@ async fn a_crd_that_is_named_like_a_built_in_resource_does_not_hide_its_changes(
     let client = proxy.client(&ground.pki).cert("admin");
     let path = watch_path(POLICIES, list_revision(admin, POLICIES).await);
     let mut watch = Events::open(&client, &path).await;
-    let seen = admin.request("POST", POLICIES, policy("seen")).await;
+    let seen = policy("seen").to_string();
+    let seen = admin.request("POST", POLICIES, seen).await;
     watch.until(revision_of(&seen.json())).await;
     write(admin, CONFIG_MAPS, "something-else", &json!({})).await;
     until_proved(&proxy, 1).await;
-    a.process().signal(Signal::Stop);
-    let missed = admin.request("POST", POLICIES, policy("missed")).await;
-    let missed = revision_of(&missed.json());
-    write(admin, CONFIG_MAPS, "later", &json!({})).await;
+    server.process().signal(Signal::Stop);
+    // As another apiserver does it.
+    let key = "/registry/networkpolicies/default/missed";
+    let missed = put(ground, key, &policy("missed")).await;
+    put(ground, "/registry/elsewhere", &json!({})).await;
     proxy.process().signal(Signal::Term);
     let (seen, _) = watch.rest().await;
     let bookmark = last_bookmark(&seen);
-    a.process().signal(Signal::Cont);
+    server.process().signal(Signal::Cont);
     assert_eq!(bookmark, Some(missed - 1), "{seen:?}");
 }
