@@ -310,20 +310,22 @@ fn definition(number: usize) -> String {
 
 /// B's apiserver is stopped while A's learns of a definition. What was asked of it meanwhile it answers before it has
 /// learnt of it, too.
-#[tokio::test]
-async fn new_definitions_are_never_denied_once_one_apiserver_serves_them() {
+pub async fn new_definitions_are_never_denied_once_one_apiserver_serves_them(pair: &mut Pair) {
     const ROUNDS: usize = 5;
+    const IN_FLIGHT: &str = "kube_interop_proxy_requests_in_flight";
     let Pair {
         a,
-        mut b,
-        proxy_a: _proxy_a,
+        b,
         proxy_b,
         ground,
-    } = Pair::options().start().await;
+        ..
+    } = pair;
     let to = proxy_b.client(&ground.pki).cert("admin").timeout(LONG);
     assert_eq!(to.get("/api/v1/namespaces").await.code(), 200);
     for round in 0..ROUNDS {
         let path = format!("/apis/wave.example/v1/things{round}");
+        let none = |in_flight| in_flight == 0.0;
+        proxy_b.until_metric(IN_FLIGHT, &[], none).await;
         b.process().signal(Signal::Stop);
         let made = a
             .admin()
@@ -334,15 +336,13 @@ async fn new_definitions_are_never_denied_once_one_apiserver_serves_them() {
             a.admin().get(&path).await.code() == 200
         })
         .await;
-        until_known(&proxy_b, &format!("things{round}")).await;
+        until_known(proxy_b, &format!("things{round}")).await;
         let asked = tokio::spawn({
             let (to, path) = (to.clone(), path.clone());
             async move { to.get(&path).await }
         });
         let sent = |in_flight| in_flight >= 1.0;
-        proxy_b
-            .until_metric("kube_interop_proxy_requests_in_flight", &[], sent)
-            .await;
+        proxy_b.until_metric(IN_FLIGHT, &[], sent).await;
         b.process().signal(Signal::Cont);
         let answer = asked.await.unwrap();
         assert_eq!(answer.code(), 200, "{path}: {}", answer.text());

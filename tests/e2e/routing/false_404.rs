@@ -289,57 +289,40 @@ async fn what_a_proxied_service_does_not_find_is_its_own_affair() {
     }
 }
 
-/// A real kube-apiserver, of which etcd says that it serves what it does not.
-struct Liar {
-    server: KubeApiServer,
-    _local: Double,
-    proxy: Proxy,
-    ground: Ground,
+/// A proxy to which etcd says that this kube-apiserver serves what it does not. Below its prefix there is nobody else.
+async fn lied_to(server: &KubeApiServer, ground: &Ground) -> (Proxy, Double) {
+    let local = v1_20()
+        .without_group("autoscaling")
+        .without_group("rbac.authorization.k8s.io");
+    let local = ground.double(local).await;
+    let options = ground.proxy("c", local.addr()).set("etcd.prefix", "/lies");
+    let proxy = Proxy::start(options.until(Until::Ready)).await;
+    let mut etcd = ground.etcd.client().await;
+    let below = "/kube-interop-proxy/lies";
+    let record = json!({"endpoint": server.addr(), "resources": {
+        "autoscaling/v1": ["horizontalpodautoscalers", "horizontalpodautoscalers/status"],
+        "no.such.group/v1": ["things"],
+        "rbac.authorization.k8s.io/v1": ["clusterroles", "clusterroles/nosuch"]}});
+    let written = etcd
+        .put(format!("{below}/servers/b"), record.to_string(), None)
+        .await
+        .unwrap();
+    let revision = written.header().unwrap().revision();
+    let live = json!({"endpoint": server.addr(), "initialized": true, "recordRevision": revision});
+    etcd.put(format!("{below}/live/b"), live.to_string(), None)
+        .await
+        .unwrap();
+    eventually("the proxy knows of the server", LONG, async || {
+        lists(&proxy.statusz().await, "b", "autoscaling")
+    })
+    .await;
+    (proxy, local)
 }
 
-impl Liar {
-    async fn start() -> Self {
-        let ground = Ground::bootstrapped().await;
-        let options = ground.kube("cp-b").runtime_config("autoscaling/v1=false");
-        let server = KubeApiServer::start(options, &ground.pki).await;
-        let local = v1_20()
-            .without_group("autoscaling")
-            .without_group("rbac.authorization.k8s.io");
-        let local = ground.double(local).await;
-        let proxy = Proxy::start(ground.proxy("a", local.addr()).until(Until::Ready)).await;
-        let mut etcd = ground.etcd.client().await;
-        let below = "/kube-interop-proxy/registry";
-        let record = json!({"endpoint": server.addr(), "resources": {
-            "autoscaling/v1": ["horizontalpodautoscalers", "horizontalpodautoscalers/status"],
-            "no.such.group/v1": ["things"],
-            "rbac.authorization.k8s.io/v1": ["clusterroles", "clusterroles/nosuch"]}});
-        let written = etcd
-            .put(format!("{below}/servers/b"), record.to_string(), None)
-            .await
-            .unwrap();
-        let revision = written.header().unwrap().revision();
-        let live =
-            json!({"endpoint": server.addr(), "initialized": true, "recordRevision": revision});
-        etcd.put(format!("{below}/live/b"), live.to_string(), None)
-            .await
-            .unwrap();
-        eventually("the proxy knows of the server", LONG, async || {
-            lists(&proxy.statusz().await, "b", "autoscaling")
-        })
-        .await;
-        Self {
-            server,
-            _local: local,
-            proxy,
-            ground,
-        }
-    }
-}
-
-#[tokio::test]
-async fn the_words_of_a_real_apiserver_are_understood() {
-    let liar = Liar::start().await;
-    let through = pair(&liar.proxy.client(&liar.ground.pki));
+/// It does not serve `autoscaling/v1`.
+pub async fn the_words_of_a_real_apiserver_are_understood(server: &KubeApiServer, ground: &Ground) {
+    let (proxy, _local) = lied_to(server, ground).await;
+    let through = pair(&proxy.client(&ground.pki));
     let roles = "/apis/rbac.authorization.k8s.io/v1/clusterroles";
     let accepts = [
         "application/json",
@@ -356,7 +339,7 @@ async fn the_words_of_a_real_apiserver_are_understood() {
         assert_eq!(head(&format!("{HPAS_IN_DEFAULT}/x")).await, 503);
     }
     for accept in accepts {
-        let direct = liar.server.admin().header("accept", accept);
+        let direct = server.admin().header("accept", accept);
         for client in &through {
             let client = client.header("accept", accept);
             for path in [

@@ -1,15 +1,16 @@
-//! Rerouting between real kube-apiservers: A without the autoscaling group, B with it, one etcd.
+//! What is asked of one real kube-apiserver, and of two on one etcd: A without the autoscaling group, B with it.
 
 use std::time::Duration;
 
 use serde_json::{Value, json};
 
+use super::{custom_resources, false_404, refusals, true_404};
 use testkit::client::Client;
 use testkit::cluster::{Ground, HPAS, HPAS_IN_DEFAULT, LONG, REROUTED, assert_refused};
 use testkit::kube::{KubeApiServer, KubeOptions};
 use testkit::kubectl::Kubectl;
 use testkit::pair::Pair;
-use testkit::proxy::Proxy;
+use testkit::proxy::{Proxy, Until};
 use testkit::wait::eventually;
 
 pub const LONGER: Duration = Duration::from_secs(90);
@@ -43,9 +44,24 @@ async fn grant(admin: &Client) {
 }
 
 #[tokio::test]
+async fn beside_one_apiserver_404s_and_refusals_are_its_own() {
+    let ground = Ground::bootstrapped().await;
+    let options = ground.kube("cp-a").runtime_config("autoscaling/v1=false");
+    let server = KubeApiServer::start(options, &ground.pki).await;
+    let proxy = Proxy::start(ground.proxy("a", server.addr()).until(Until::Ready)).await;
+    true_404::what_one_does_not_have_is_its_own_404(&server, &proxy, &ground).await;
+    refusals::form_and_bytes_are_those_of_a_real_kube_apiserver(&server, &proxy, &ground).await;
+    drop(proxy);
+    false_404::the_words_of_a_real_apiserver_are_understood(&server, &ground).await;
+}
+
+#[tokio::test]
 async fn the_main_job() {
-    let pair = pair().await;
+    let mut pair = pair().await;
+    true_404::what_neither_of_two_has_is_their_404(&pair).await;
     while_all_live(&pair).await;
+    custom_resources::new_definitions_are_never_denied_once_one_apiserver_serves_them(&mut pair)
+        .await;
     through_deaths_and_restarts(pair).await;
 }
 
@@ -75,15 +91,16 @@ async fn while_all_live(pair: &Pair) {
     assert_eq!(b.admin().get(HPAS).await.code(), 200);
     assert_eq!(a.admin().get(HPAS).await.code(), 404);
 
-    users_are_who_they_are_directly_against_b(pair).await;
-    objects_can_be_created_watched_and_deleted(pair).await;
     let labels = [
         ("code", "200"),
         ("group", "autoscaling"),
         ("version", "v1"),
         ("resource", "horizontalpodautoscalers"),
     ];
-    let twice = |count| count >= 2.0;
+    let before = proxy_a.metric(REROUTED, &labels).await;
+    users_are_who_they_are_directly_against_b(pair).await;
+    objects_can_be_created_watched_and_deleted(pair).await;
+    let twice = |count| count >= before + 2.0;
     proxy_a.until_metric(REROUTED, &labels, twice).await;
     local_requests_are_as_without_a_proxy(a, proxy_a, ground).await;
 }
@@ -205,7 +222,12 @@ async fn local_requests_are_as_without_a_proxy(
 async fn through_deaths_and_restarts(mut pair: Pair) {
     let admin = pair.proxy_a.client(&pair.ground.pki).cert("admin");
     let asking = admin.header("X-Kubernetes-If-Ready", "1");
-    assert_eq!(admin.get(HPAS).await.code(), 200);
+    // It was frozen.
+    eventually("B can be asked", LONG, async || {
+        let target = pair.proxy_a.statusz().await["peers"][0]["target"] == true;
+        target && admin.get(HPAS).await.code() == 200
+    })
+    .await;
 
     pair.b.kill();
     let answer = admin.get(HPAS).await;

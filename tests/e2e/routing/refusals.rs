@@ -151,12 +151,11 @@ async fn a_connection_that_says_nothing_is_closed_without_a_word() {
 }
 
 /// The same refusal, by the proxy and by kube-apiserver itself: a certificate that proves nothing.
-#[tokio::test]
-async fn form_and_bytes_are_those_of_a_real_kube_apiserver() {
-    let ground = Ground::bootstrapped().await;
-    let options = ground.kube("cp-a");
-    let server = KubeApiServer::start(options, &ground.pki).await;
-    let proxy = Proxy::start(ground.proxy("a", server.addr()).until(Until::Ready)).await;
+pub async fn form_and_bytes_are_those_of_a_real_kube_apiserver(
+    server: &KubeApiServer,
+    proxy: &Proxy,
+    ground: &Ground,
+) {
     let through = proxy.client(&ground.pki).cert("rogue");
     let direct = testkit::client::Client::new(server.addr(), &ground.pki).cert("rogue");
     let with_table = format!("{PROTOBUF};as=Table;v=v1;g=meta.k8s.io");

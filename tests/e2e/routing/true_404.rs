@@ -9,11 +9,11 @@ use testkit::cluster::{Cluster, HPAS_IN_DEFAULT, LONG, Single, assert_refused};
 use testkit::double::{Fault, ScriptedAnswer};
 use testkit::kube::KubeApiServer;
 use testkit::pair::Pair;
-use testkit::proxy::{Proxy, Until};
+use testkit::proxy::Proxy;
 use testkit::streaming::Response;
 use testkit::wait::eventually;
 
-use super::real_apiservers::{self, LONGER};
+use super::real_apiservers::LONGER;
 use testkit::cluster::Ground;
 
 const REFUSALS: &str = "kube_interop_proxy_refusals_total";
@@ -120,13 +120,14 @@ async fn is_404_after_another_look(through: &Client, direct: &Client, path: &str
     }
 }
 
-#[tokio::test]
-async fn beside_one_apiserver_what_it_does_not_have_is_its_own_404() {
-    let ground = Ground::bootstrapped().await;
-    let server = KubeApiServer::start(ground.kube("cp-a"), &ground.pki).await;
-    let proxy = Proxy::start(ground.proxy("a", server.addr()).until(Until::Ready)).await;
+/// `proxy` has done nothing else yet.
+pub async fn what_one_does_not_have_is_its_own_404(
+    server: &KubeApiServer,
+    proxy: &Proxy,
+    ground: &Ground,
+) {
     let through = proxy.client(&ground.pki).cert("admin");
-    impossible_paths_are_404_at_once(&proxy, &through, server.admin()).await;
+    impossible_paths_are_404_at_once(proxy, &through, server.admin()).await;
     for path in UNSERVED {
         is_404_after_another_look(&through, server.admin(), path).await;
     }
@@ -137,20 +138,20 @@ async fn beside_one_apiserver_what_it_does_not_have_is_its_own_404() {
         assert_eq!(through.get(path).await.code(), 404, "{path}");
     }
     assert_eq!(proxy.metric(REFUSALS, &doubtful).await, before);
-    assert_no_budget_is_used(&proxy).await;
+    assert_no_budget_is_used(proxy).await;
 }
 
-#[tokio::test]
-async fn beside_two_apiservers_what_neither_has_is_their_404() {
+/// Only B serves autoscaling, and A's proxy has done nothing else yet.
+pub async fn what_neither_of_two_has_is_their_404(pair: &Pair) {
     let Pair {
         a,
         b,
         proxy_a: proxy,
-        proxy_b: _proxy_b,
         ground,
-    } = real_apiservers::pair().await;
+        ..
+    } = pair;
     let through = proxy.client(&ground.pki).cert("admin");
-    impossible_paths_are_404_at_once(&proxy, &through, a.admin()).await;
+    impossible_paths_are_404_at_once(proxy, &through, a.admin()).await;
     for path in UNSERVED {
         is_404_after_another_look(&through, a.admin(), path).await;
     }
@@ -167,7 +168,7 @@ async fn beside_two_apiservers_what_neither_has_is_their_404() {
             assert_same(&format!("{verb} {path}"), &passed, &said);
         }
     }
-    assert_no_budget_is_used(&proxy).await;
+    assert_no_budget_is_used(proxy).await;
     // What is there is still there.
     assert_eq!(through.get(HPAS_IN_DEFAULT).await.code(), 200);
     let review = json!({"apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview", "spec": {"token": "no"}});
