@@ -11,7 +11,7 @@ use crate::routing::real_apiservers::without_autoscaling;
 use testkit::client::Client;
 use testkit::cluster::{Ground, REROUTED, lists};
 use testkit::kcm::ControllerManager;
-use testkit::kube::{KubeApiServer, KubeOptions};
+use testkit::kube::KubeApiServer;
 use testkit::proxy::{Proxy, Until};
 use testkit::wait::eventually;
 
@@ -21,16 +21,10 @@ const LONG: Duration = Duration::from_secs(120);
 const REMOVED: &str = "batch/v1beta1";
 const NAMESPACES: &str = "/api/v1/namespaces";
 
-fn without_removed(options: KubeOptions) -> KubeOptions {
-    options.runtime_config(&format!("{REMOVED}=false"))
-}
-
 struct World {
     a: KubeApiServer,
     b: KubeApiServer,
     proxy_a: Proxy,
-    /// `None`: B is bare.
-    _proxy_b: Option<Proxy>,
     ground: Ground,
 }
 
@@ -76,48 +70,44 @@ fn config_map() -> Kind {
 }
 
 impl World {
-    /// A as `change` says; B serves everything.
-    async fn where_a_is(change: impl Fn(KubeOptions) -> KubeOptions) -> Self {
-        let ground = Ground::bootstrapped().await;
-        // B first: then A deletes the APIService objects of what it does not know, and B's own group list forgets it.
-        let b = ground.kube("cp-b").betas(true);
-        let b = KubeApiServer::start(b, &ground.pki).await;
-        let a = KubeApiServer::start(change(ground.kube("cp-a").betas(true)), &ground.pki).await;
-        let proxy_b = Proxy::start(ground.proxy("b", b.addr()).until(Until::Ready)).await;
-        Self::with_a_proxy_before_a(ground, a, b, Some(proxy_b), "b").await
-    }
-
-    /// A serves nothing of autoscaling, and only A has a proxy. B's key below `masterleases/` is its own.
+    /// Only B serves autoscaling and what is removed, and only A has a proxy. B's key below `masterleases/` is its own.
     async fn where_b_is_bare() -> Self {
         let ground = Ground::bootstrapped().await;
-        let bare = ground.kube("cp-b").without("endpoint-reconciler-type");
-        let b = KubeApiServer::start(bare, &ground.pki).await;
+        // B first: then A deletes the APIService objects of what it does not know, and B's own group list forgets it.
+        let b = ground.kube("cp-b").without("endpoint-reconciler-type");
+        let b = KubeApiServer::start(b.betas_of("batch"), &ground.pki).await;
         let a = without_autoscaling(ground.kube("cp-a"));
+        let a = a.runtime_config(&format!("{REMOVED}=false"));
         let a = KubeApiServer::start(a, &ground.pki).await;
-        let id = b.addr().to_string();
-        Self::with_a_proxy_before_a(ground, a, b, None, &id).await
-    }
-
-    /// `id`: by which A's proxy knows B.
-    async fn with_a_proxy_before_a(
-        ground: Ground,
-        a: KubeApiServer,
-        b: KubeApiServer,
-        proxy_b: Option<Proxy>,
-        id: &str,
-    ) -> Self {
         let proxy_a = Proxy::start(ground.proxy("a", a.addr()).until(Until::Ready)).await;
-        eventually("A's proxy knows what B serves", LONG, async || {
-            lists(&proxy_a.statusz().await, id, "autoscaling")
-        })
-        .await;
-        Self {
+        let world = Self {
             a,
             b,
             proxy_a,
-            _proxy_b: proxy_b,
             ground,
-        }
+        };
+        world.until_a_knows(&world.b.addr().to_string()).await;
+        world
+    }
+
+    /// B gets a proxy. That of A starts again, and no longer looks for bare apiservers.
+    async fn where_both_have_proxies(&mut self) -> Proxy {
+        const BARE: (&str, &str) = ("rerouting.bareServers", "Ignore");
+        let options = self.ground.proxy("b", self.b.addr());
+        let proxy_b = Proxy::start(options.set(BARE.0, BARE.1).until(Until::Ready)).await;
+        self.proxy_a.terminate().await;
+        self.proxy_a.reconfigure(BARE.0, BARE.1);
+        self.proxy_a.start_again().await;
+        self.until_a_knows("b").await;
+        proxy_b
+    }
+
+    /// `id`: by which A's proxy knows B.
+    async fn until_a_knows(&self, id: &str) {
+        eventually("A's proxy knows what B serves", LONG, async || {
+            lists(&self.proxy_a.statusz().await, id, "autoscaling")
+        })
+        .await;
     }
 
     /// A kube-controller-manager with A's proxy for its apiserver, once that lists what B serves.
@@ -230,14 +220,14 @@ impl World {
         );
     }
 
-    /// Deletes an owner, and sees that what it owns goes, and that what others own stays until then.
+    /// Deletes an owner in a new namespace, and sees that what it owns goes, and that what others own stays until then.
     async fn what_is_owned_goes_with_its_owner(
         &self,
+        namespace: &str,
         owner: &Kind,
         owned: &Kind,
         controllers: &ControllerManager,
     ) {
-        let namespace = &format!("{}-own-{}", owner.resource, owned.resource);
         self.create_namespace(namespace).await;
         let web = self.create_object(owner, namespace, "web", None).await;
         self.create_object(owned, namespace, "of-web", Some(&web))
@@ -314,14 +304,31 @@ async fn what_is_lost_without_the_proxy(world: &World, kind: &Kind) {
     assert_eq!(orphans, 1, "A itself cannot know of it");
 }
 
-/// What a newer B has added, what a newer A has removed, and what both serve.
+/// What a newer B has added, what a newer A has removed, and what both serve: first while only A has a proxy.
 #[tokio::test]
 async fn what_is_in_a_namespace_goes_with_it_and_what_is_owned_with_its_owner() {
-    let world = World::where_a_is(|options| without_removed(without_autoscaling(options))).await;
-    let added = autoscaler();
-    what_is_lost_without_the_proxy(&world, &added).await;
+    let mut world = World::where_b_is_bare().await;
+    what_is_lost_without_the_proxy(&world, &autoscaler()).await;
+    one_proxy_is_enough(&world).await;
+    let _proxy_b = world.where_both_have_proxies().await;
+    with_a_proxy_for_each(&world).await;
+}
 
+async fn one_proxy_is_enough(world: &World) {
     let controllers = world.controllers().await;
+    let added = autoscaler();
+    world
+        .a_namespace_goes_after_its_object(&added, &controllers)
+        .await;
+    world
+        .what_is_owned_goes_with_its_owner("one-proxy", &config_map(), &added, &controllers)
+        .await;
+    assert!(world.rerouted("autoscaling").await >= 1.0);
+}
+
+async fn with_a_proxy_for_each(world: &World) {
+    let controllers = world.controllers().await;
+    let added = autoscaler();
     world
         .a_namespace_goes_after_its_object(&added, &controllers)
         .await;
@@ -331,7 +338,7 @@ async fn what_is_in_a_namespace_goes_with_it_and_what_is_owned_with_its_owner() 
     assert!(world.rerouted("autoscaling").await >= 1.0);
     assert!(world.served_by_peers().await >= 1.0);
     world
-        .what_is_owned_goes_with_its_owner(&config_map(), &added, &controllers)
+        .what_is_owned_goes_with_its_owner("added", &config_map(), &added, &controllers)
         .await;
     world
         .a_namespace_goes_after_its_object(&config_map(), &controllers)
@@ -344,21 +351,7 @@ async fn what_is_in_a_namespace_goes_with_it_and_what_is_owned_with_its_owner() 
             .await;
         assert!(world.rerouted("batch").await >= 1.0);
         world
-            .what_is_owned_goes_with_its_owner(&removed, &config_map(), &controllers)
+            .what_is_owned_goes_with_its_owner("removed", &removed, &config_map(), &controllers)
             .await;
     }
-}
-
-#[tokio::test]
-async fn one_proxy_is_enough_for_the_controllers() {
-    let world = World::where_b_is_bare().await;
-    let controllers = world.controllers().await;
-    let kind = autoscaler();
-    world
-        .a_namespace_goes_after_its_object(&kind, &controllers)
-        .await;
-    world
-        .what_is_owned_goes_with_its_owner(&config_map(), &kind, &controllers)
-        .await;
-    assert!(world.rerouted("autoscaling").await >= 1.0);
 }
