@@ -217,34 +217,25 @@ fn pair(client: &Client) -> [Client; 2] {
 }
 
 #[tokio::test]
-async fn a_local_apiserver_that_denies_what_it_lists_is_not_passed_on() {
+async fn what_a_local_apiserver_says_of_objects_is_passed_on_and_a_denial_of_what_it_lists_is_not()
+{
     let world = Single::new().await;
+    let direct = Client::new(world.double.addr(), &world.ground.pki).cert("admin");
+    each_is_passed_on(&world.double, &direct, world.admins()).await;
+    a_long_404_is_passed_on(&world).await;
+    what_a_proxied_service_does_not_find_is_its_own_affair(&world).await;
     none_is_passed_on(&world.double, world.admins()).await;
 }
 
 #[tokio::test]
-async fn a_peer_that_denies_what_it_lists_is_not_passed_on() {
-    let cluster = Cluster::new().await;
-    none_is_passed_on(&cluster.b, pair(&cluster.client())).await;
-}
-
-#[tokio::test]
-async fn what_a_local_apiserver_says_of_objects_is_passed_on() {
-    let world = Single::new().await;
-    let direct = Client::new(world.double.addr(), &world.ground.pki).cert("admin");
-    each_is_passed_on(&world.double, &direct, world.admins()).await;
-}
-
-#[tokio::test]
-async fn what_a_peer_says_of_objects_is_passed_on() {
+async fn what_a_peer_says_of_objects_is_passed_on_and_a_denial_of_what_it_lists_is_not() {
     let cluster = Cluster::new().await;
     let direct = Client::new(cluster.b.addr(), &cluster.ground.pki).cert("admin");
     each_is_passed_on(&cluster.b, &direct, pair(&cluster.client())).await;
+    none_is_passed_on(&cluster.b, pair(&cluster.client())).await;
 }
 
-#[tokio::test]
-async fn a_long_404_is_passed_on() {
-    let world = Single::new().await;
+async fn a_long_404_is_passed_on(world: &Single) {
     let body = "no such page, and more of the kind; ".repeat(2000);
     let scripted = ScriptedAnswer::new(404)
         .header("content-type", "text/plain")
@@ -274,9 +265,7 @@ async fn a_404_that_does_not_come_to_its_end_is_not_passed_on() {
     assert_refused(&answer, REFUSAL);
 }
 
-#[tokio::test]
-async fn what_a_proxied_service_does_not_find_is_its_own_affair() {
-    let world = Single::new().await;
+async fn what_a_proxied_service_does_not_find_is_its_own_affair(world: &Single) {
     let path = "/api/v1/namespaces/default/services/web/proxy/nosuch";
     for client in world.admins() {
         for (form, scripted) in falsehoods() {

@@ -29,8 +29,18 @@ async fn what_only_the_peer_serves_is_served_through_it() {
 }
 
 #[tokio::test]
-async fn what_both_serve_stays_local() {
+async fn requests_are_served_where_the_resource_is() {
     let cluster = Cluster::new().await;
+    what_both_serve_stays_local(&cluster).await;
+    a_missing_object_of_a_rerouted_resource_is_a_404_that_names_it(&cluster).await;
+    the_user_is_the_same_as_directly(&cluster).await;
+    what_the_apiservers_see_of_the_hop_headers(&cluster).await;
+    a_rerouted_request_is_never_rerouted_again(&cluster).await;
+    what_nobody_serves_is_the_local_servers_own_404(&cluster).await;
+    a_group_that_the_peer_gains_is_routed_to_it(&cluster).await;
+}
+
+async fn what_both_serve_stays_local(cluster: &Cluster) {
     let answer = cluster.client().cert("admin").get("/api/v1/pods").await;
     assert_eq!(answer.code(), 200);
     assert_eq!(cluster.a.count("/api/v1/pods"), 1);
@@ -38,9 +48,7 @@ async fn what_both_serve_stays_local() {
     assert_eq!(cluster.proxy_a.metric(REROUTED, &[]).await, 0.0);
 }
 
-#[tokio::test]
-async fn the_user_is_the_same_as_directly() {
-    let cluster = Cluster::new().await;
+async fn the_user_is_the_same_as_directly(cluster: &Cluster) {
     cluster.b.allow("alice", HPAS);
     for (client, user, groups) in [
         (cluster.client().cert("alice"), "alice", vec!["devs", "qa"]),
@@ -81,9 +89,9 @@ async fn the_user_is_the_same_as_directly() {
     assert_eq!(wrong.code(), 401);
 }
 
-#[tokio::test]
-async fn what_the_apiservers_see_of_the_hop_headers() {
-    let cluster = Cluster::new().await;
+async fn what_the_apiservers_see_of_the_hop_headers(cluster: &Cluster) {
+    cluster.a.take_requests();
+    cluster.b.take_requests();
     let admin = cluster.client().cert("admin");
     assert_eq!(admin.get(HPAS).await.code(), 200);
     assert_eq!(admin.get("/api/v1/pods").await.code(), 200);
@@ -114,9 +122,8 @@ async fn what_the_apiservers_see_of_the_hop_headers() {
     );
 }
 
-#[tokio::test]
-async fn a_rerouted_request_is_never_rerouted_again() {
-    let cluster = Cluster::new().await;
+async fn a_rerouted_request_is_never_rerouted_again(cluster: &Cluster) {
+    cluster.a.take_requests();
     let peer = cluster.client().cert("front-proxy-client");
     for header in [
         "X-Kubernetes-APIServer-Rerouted",
@@ -197,9 +204,7 @@ async fn a_write_that_may_have_been_executed_is_not_offered_for_a_retry() {
     assert_eq!(cluster.b.count(HPAS_IN_DEFAULT), 1, "a write is sent once");
 }
 
-#[tokio::test]
-async fn what_nobody_serves_is_the_local_servers_own_404() {
-    let cluster = Cluster::new().await;
+async fn what_nobody_serves_is_the_local_servers_own_404(cluster: &Cluster) {
     let admin = cluster.client().cert("admin");
     for path in [
         "/apis/no.such.group/v1/things",
@@ -213,9 +218,7 @@ async fn what_nobody_serves_is_the_local_servers_own_404() {
     }
 }
 
-#[tokio::test]
-async fn a_missing_object_of_a_rerouted_resource_is_a_404_that_names_it() {
-    let cluster = Cluster::new().await;
+async fn a_missing_object_of_a_rerouted_resource_is_a_404_that_names_it(cluster: &Cluster) {
     let path = format!("{HPAS_IN_DEFAULT}/missing");
     let answer = cluster.client().cert("admin").get(&path).await;
     assert_eq!(answer.code(), 404);
@@ -235,8 +238,8 @@ async fn a_false_404_of_the_peer_is_not_passed_on() {
 
 #[tokio::test]
 async fn create_watch_and_delete_go_through_both_proxies() {
+    let cluster = Cluster::new().await;
     for client in ["h2", "http/1.1"] {
-        let cluster = Cluster::new().await;
         let admin = cluster.client().cert("admin");
         let admin = if client == "h2" {
             admin.http2()
@@ -290,9 +293,7 @@ async fn create_watch_and_delete_go_through_both_proxies() {
     }
 }
 
-#[tokio::test]
-async fn a_group_that_the_peer_gains_is_routed_to_it() {
-    let cluster = Cluster::new().await;
+async fn a_group_that_the_peer_gains_is_routed_to_it(cluster: &Cluster) {
     cluster
         .b
         .add_resource(ServedResource::new("late.example", "v1", "things", "Thing"));

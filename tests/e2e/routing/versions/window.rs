@@ -25,10 +25,15 @@ async fn create(client: &Client, name: &str) {
 }
 
 #[tokio::test]
-async fn a_policy_sends_all_that_ask_for_nothing_to_the_oldest_or_the_newest() {
+async fn a_policy_or_a_newer_client_of_kubernetes_chooses_who_serves() {
     let mut three = Three::new().await;
+    a_policy_sends_all_that_ask_for_nothing_to_the_oldest_or_the_newest(&mut three).await;
+    a_newer_client_of_kubernetes_goes_to_a_server_that_is_not_older(&mut three).await;
+}
+
+async fn a_policy_sends_all_that_ask_for_nothing_to_the_oldest_or_the_newest(three: &mut Three) {
     for (policy, server) in [("Oldest", "a"), ("Newest", "c")] {
-        prefer(&mut three, policy).await;
+        prefer(three, policy).await;
         for at in 0..3 {
             assert_eq!(three.server_of(&three.plain(at), PODS).await, server);
             three
@@ -56,7 +61,7 @@ async fn a_policy_sends_all_that_ask_for_nothing_to_the_oldest_or_the_newest() {
             assert_eq!(three.server_of(&old, PODS).await, server);
         }
     }
-    prefer(&mut three, "Any").await;
+    prefer(three, "Any").await;
     assert_eq!(three.server_of(&three.plain(1), PODS).await, "b");
 }
 
@@ -75,9 +80,8 @@ async fn a_class_that_has_nobody_ready_falls_through_to_the_next() {
     create(&three.plain(0), "two").await;
 }
 
-#[tokio::test]
-async fn a_newer_client_of_kubernetes_goes_to_a_server_that_is_not_older() {
-    let mut three = Three::new().await;
+/// With the policy `Any`. C dies.
+async fn a_newer_client_of_kubernetes_goes_to_a_server_that_is_not_older(three: &mut Three) {
     for (user_agent, served) in [
         (
             "kubelet/v1.32.9 (linux/amd64) kubernetes/abcdef0",
@@ -175,11 +179,27 @@ impl Three {
         });
         (code, asked.map(|(name, _)| *name).collect())
     }
+
+    fn without_faults(&self) {
+        for double in &self.doubles {
+            double.set_fault(PODS, None);
+        }
+    }
 }
 
 #[tokio::test]
-async fn a_read_that_an_older_server_does_not_understand_is_asked_of_a_newer_one() {
-    let three = Three::new().await;
+async fn what_an_older_server_does_not_understand_is_asked_of_a_newer_one() {
+    let mut three = Three::new().await;
+    a_read_goes_on_to_all_newer_ones(&three).await;
+    three.without_faults();
+    a_write_goes_on_although_its_body_has_not_ended(&three).await;
+    three.without_faults();
+    other_rejections_pass_at_once_and_a_write_goes_on_only_after_415(&three).await;
+    three.without_faults();
+    a_newer_server_that_cannot_answer_leaves_the_first_answer(&mut three).await;
+}
+
+async fn a_read_goes_on_to_all_newer_ones(three: &Three) {
     let get = async |at: usize| {
         let client = three.plain(at);
         three
@@ -221,9 +241,7 @@ async fn a_read_that_an_older_server_does_not_understand_is_asked_of_a_newer_one
     assert!(failovers.await >= 5.0);
 }
 
-#[tokio::test]
-async fn other_rejections_pass_at_once_and_a_write_goes_on_only_after_415() {
-    let three = Three::new().await;
+async fn other_rejections_pass_at_once_and_a_write_goes_on_only_after_415(three: &Three) {
     let client = three.plain(0);
     let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "one"}}).to_string();
     for (code, message, asked) in [
@@ -257,9 +275,7 @@ async fn other_rejections_pass_at_once_and_a_write_goes_on_only_after_415() {
     assert!(!answer.headers.contains_key("retry-after"));
 }
 
-#[tokio::test]
-async fn a_write_goes_on_although_its_body_has_not_ended() {
-    let three = Three::new().await;
+async fn a_write_goes_on_although_its_body_has_not_ended(three: &Three) {
     for double in &three.doubles {
         double.set_fault(PODS, Some(rejection(415, UNKNOWN_FORMAT)));
     }
@@ -274,9 +290,7 @@ async fn a_write_goes_on_although_its_body_has_not_ended() {
     }
 }
 
-#[tokio::test]
-async fn a_newer_server_that_cannot_answer_leaves_the_first_answer_and_one_version_costs_nothing() {
-    let mut three = Three::new().await;
+async fn a_newer_server_that_cannot_answer_leaves_the_first_answer(three: &mut Three) {
     three.doubles[0].set_fault(PODS, Some(rejection(400, UNKNOWN_FIELD)));
     three.proxies[1].kill();
     three.proxies[2].kill();
@@ -287,7 +301,10 @@ async fn a_newer_server_that_cannot_answer_leaves_the_first_answer_and_one_versi
         "{}",
         answer.text()
     );
+}
 
+#[tokio::test]
+async fn one_version_costs_nothing() {
     let alike = ["v1.36.0", "v1.36.1", "v1.36.2"].map(|version| v1_36().git_version(version));
     let three = Three::with(alike, |options| {
         options.set("versionAwareness.default", "Newest")
