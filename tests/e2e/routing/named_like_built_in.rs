@@ -209,16 +209,12 @@ impl World {
             () = refused => {}
             () = self.proxy_a.start_again() => {}
         }
-        holds("it is refused", SOME_READS, async || {
-            self.refuses_the_built_in_one().await
-        })
-        .await;
+        self.keeps_refusing().await;
     }
 
     /// What only B serves is there through A's proxy, with its objects and its document. On a busy machine B may need longer
     /// for the document than clients are to wait; then it is refused, and nothing else is ever there in its place.
-    async fn serves_the_built_in_one(&self) -> Result<(), String> {
-        let client = self.client();
+    async fn serves_the_built_in_one(&self, client: &Client) -> Result<(), String> {
         let (listed, document) = (client.get(LEASES).await, client.get(DOCUMENT).await);
         if listed.code() == 503 {
             assert_refused(&listed, "");
@@ -243,14 +239,17 @@ impl World {
     }
 
     /// B is gone: unreachable is not gone.
-    async fn refuses_the_built_in_one(&self) -> bool {
+    async fn keeps_refusing(&self) {
         let client = self.client();
-        let answer = client.get(LEASES).await;
-        assert_refused(&answer, "");
-        let document = client.get(DOCUMENT).await;
-        let head = client.request("HEAD", DOCUMENT, "").await;
-        assert_eq!(head.code(), document.code(), "{}", document.text());
-        document.code() == 503 && !document.headers.contains_key("retry-after")
+        holds("it is refused", SOME_READS, async || {
+            let answer = client.get(LEASES).await;
+            assert_refused(&answer, "");
+            let document = client.get(DOCUMENT).await;
+            let head = client.request("HEAD", DOCUMENT, "").await;
+            assert_eq!(head.code(), document.code(), "{}", document.text());
+            document.code() == 503 && !document.headers.contains_key("retry-after")
+        })
+        .await;
     }
 }
 
@@ -265,9 +264,10 @@ fn is_the_built_in_one(document: &Value) -> bool {
 /// B dies, and is gone at the end.
 async fn a_crd_changes_nothing(world: &mut World, version: &str) {
     world.define(version, "leases").await;
+    let client = world.client();
     let end = Instant::now() + SOME_READS;
     eventually("B serves it all the time", LONGER, async || {
-        world.serves_the_built_in_one().await?;
+        world.serves_the_built_in_one(&client).await?;
         (Instant::now() >= end)
             .then_some(())
             .ok_or("for some reads".to_owned())
@@ -278,10 +278,10 @@ async fn a_crd_changes_nothing(world: &mut World, version: &str) {
     }
     world.kill_b();
     eventually("B is gone", LONGER, async || {
-        if world.client().get(DOCUMENT).await.code() == 200 {
+        if client.get(DOCUMENT).await.code() == 200 {
             return Err("its document is there".to_owned());
         }
-        let answer = world.client().get(LEASES).await;
+        let answer = client.get(LEASES).await;
         let status = world.proxy_a.statusz().await;
         match answer.code() {
             200 => Err(format!(
@@ -294,16 +294,10 @@ async fn a_crd_changes_nothing(world: &mut World, version: &str) {
         }
     })
     .await;
-    holds("it is refused", SOME_READS, async || {
-        world.refuses_the_built_in_one().await
-    })
-    .await;
+    world.keeps_refusing().await;
     world.restart_a().await;
     world.delete_definition("leases").await;
-    holds("it is refused", SOME_READS, async || {
-        world.refuses_the_built_in_one().await
-    })
-    .await;
+    world.keeps_refusing().await;
 }
 
 #[tokio::test]
