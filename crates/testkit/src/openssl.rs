@@ -4,6 +4,11 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use crate::pki::new_key;
+
+/// Made once; see the file beside them.
+const KEYS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/data/keys");
+
 /// A directory with an authority or leaf in each pair of files, `NAME.crt` and `NAME.key`.
 pub struct Forge {
     dir: PathBuf,
@@ -103,24 +108,18 @@ impl Forge {
         self.dir.join(file)
     }
 
-    /// `NAME.key`; `algorithm`: `rsa:2048`, `ec:P-256`, `ed25519`.
+    /// `NAME.key`; `algorithm`: `rsa:2048`, `rsa-pss`, `ec:P-256`, `ed25519`. There is one key of each kind of RSA: to make
+    /// those takes seconds.
     pub fn key(&self, name: &str, algorithm: &str) {
         let key = format!("{name}.key");
         let (kind, option) = match algorithm.split_once(':') {
-            // Keys of more primes are generated faster.
-            Some(("rsa", bits @ "8192")) => (
-                "RSA",
-                Some(vec![
-                    format!("rsa_keygen_bits:{bits}"),
-                    "rsa_keygen_primes:4".to_owned(),
-                ]),
-            ),
-            Some(("rsa", bits)) => ("RSA", Some(vec![format!("rsa_keygen_bits:{bits}")])),
-            Some((_, curve)) => ("EC", Some(vec![format!("ec_paramgen_curve:{curve}")])),
+            _ if algorithm.starts_with("rsa") => return self.write(&key, &kept(algorithm)),
+            Some((_, "P-256")) => return self.write(&key, &new_key().serialize_pem()),
+            Some((_, curve)) => ("EC", Some(format!("ec_paramgen_curve:{curve}"))),
             None => (algorithm, None),
         };
         let mut arguments = vec!["genpkey", "-algorithm", kind, "-out", &key];
-        for option in option.iter().flatten() {
+        if let Some(option) = &option {
             arguments.extend(["-pkeyopt", option]);
         }
         self.openssl(&arguments);
@@ -249,4 +248,10 @@ impl Forge {
         assert!(output.status.success(), "openssl {arguments:?}\n{errors}");
         String::from_utf8_lossy(&output.stdout).into_owned()
     }
+}
+
+/// The key of this algorithm that every directory has.
+fn kept(algorithm: &str) -> String {
+    let path = format!("{KEYS}/{}.key", algorithm.replace(':', "-"));
+    std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{path}: {error}"))
 }

@@ -348,6 +348,6 @@ fn ca_params(options: &LeafOptions) -> CertificateParams {
     params
 }
 
-fn new_key() -> KeyPair {
+pub(crate) fn new_key() -> KeyPair {
     KeyPair::generate_for(&rcgen::PKCS_ECDSA_P256_SHA256).expect("a P-256 key")
 }
