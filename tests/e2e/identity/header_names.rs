@@ -1,17 +1,18 @@
 //! Header names by which apiservers recognise users, and that this proxy's configuration does not name: nobody but a
-//! peer can use them, and who may write the ConfigMap that publishes them takes nothing away from others.
+//! peer can use them, and who may write the ConfigMap that publishes them takes nothing away from others. And names that are
+//! configured otherwise than usual.
 
 use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::routing::real_apiservers::{LONGER, without_autoscaling};
+use crate::routing::real_apiservers::LONGER;
 use testkit::client::Client;
-use testkit::cluster::{Ground, HPAS, LONG, lists};
+use testkit::cluster::{Ground, HPAS, LONG};
 use testkit::double::auth::RequestHeaders;
 use testkit::double::{Double, DoubleOptions, v1_20};
 use testkit::kube::{KubeApiServer, KubeOptions};
-use testkit::proxy::{Proxy, Until};
+use testkit::proxy::{Proxy, ProxyOptions, Until};
 use testkit::registry::Registry;
 use testkit::wait::{eventually, holds};
 
@@ -21,11 +22,35 @@ const SECRETS: &str = "/api/v1/secrets";
 const ECHO: &str = "/_double/echo";
 /// Spellings of the header that only the apiserver names.
 const FORGED: [&str; 2] = ["X-Auth-Group", "x_auth_group"];
+/// Far shorter than any step of an apiserver's start.
+const PAUSE: Duration = Duration::from_millis(20);
 
-fn with_another_group_header(options: KubeOptions) -> KubeOptions {
+pub fn with_another_group_header(options: KubeOptions) -> KubeOptions {
     options
         .without("requestheader-group-headers")
         .arg("--requestheader-group-headers=X-Remote-Group,X-Auth-Group")
+}
+
+/// All names are others, and one of a group is unknown to the proxies that [`named`] configures.
+fn with_other_names(options: KubeOptions) -> KubeOptions {
+    options
+        .without("requestheader-username-headers")
+        .without("requestheader-group-headers")
+        .without("requestheader-extra-headers-prefix")
+        .arg("--requestheader-username-headers=X-Foo-User,X-Bar-User")
+        .arg("--requestheader-group-headers=X-Foo-Group,X-Auth-Group")
+        .arg("--requestheader-extra-headers-prefix=X-Foo-Extra-")
+}
+
+fn named(id: &str, apiserver: &KubeApiServer, ground: &Ground) -> ProxyOptions {
+    let options = ground.proxy(id, apiserver.addr());
+    options
+        .set(
+            "serving.requestHeaderUsernameHeaders",
+            "[X-Bar-User, X-Foo-User]",
+        )
+        .set("serving.requestHeaderGroupHeaders", "[X-Foo-Group]")
+        .set("serving.requestHeaderExtraHeaderPrefixes", "[X-Foo-Extra-]")
 }
 
 /// Somebody who claims to be an administrator.
@@ -35,9 +60,9 @@ fn climber(client: &Client) -> Client {
 }
 
 /// The apiserver itself accepts the header, of somebody who has the proxy's certificate.
-async fn accepts_it(apiserver: &KubeApiServer, ground: &Ground) {
+async fn accepts_it(apiserver: &KubeApiServer, user_header: &str, ground: &Ground) {
     let peer = Client::new(apiserver.addr(), &ground.pki).cert("front-proxy-client");
-    let alice = climber(&peer.header("X-Remote-User", "alice"));
+    let alice = climber(&peer.header(user_header, "alice"));
     assert_eq!(alice.get(SECRETS).await.code(), 200);
 }
 
@@ -52,6 +77,7 @@ async fn nobody_climbs(clients: &[Client], path: &str, end: impl AsyncFn() -> bo
             assert_ne!(answer.code(), 200, "{}", answer.text());
             forbidden += usize::from(answer.code() == 403);
         }
+        tokio::time::sleep(PAUSE).await;
     }
     forbidden
 }
@@ -93,53 +119,153 @@ async fn nobody_is_locked_out(proxy: &Proxy, ground: &Ground) {
     assert_eq!(created.code(), 201, "{}", created.text());
 }
 
+/// As it is known by name, from what it may not do.
+async fn name_of(client: &Client) -> String {
+    let answer = client.get(SECRETS).await;
+    assert_eq!(answer.code(), 403, "{}", answer.text());
+    let message = answer.json()["message"].as_str().unwrap().to_owned();
+    message.split('"').nth(1).unwrap().to_owned()
+}
+
+async fn is_not_ready(options: ProxyOptions, words: &[&str]) {
+    let proxy = Proxy::start(options.until(Until::Live)).await;
+    eventually("it says what differs", LONGER, async || {
+        let text = proxy.admin_get("/readyz?verbose").await.text();
+        let line = text
+            .lines()
+            .find(|line| line.starts_with("[-]requestheader failed: "));
+        match line.is_some_and(|line| words.iter().all(|word| line.contains(word))) {
+            true => Ok(()),
+            false => Err(text),
+        }
+    })
+    .await;
+}
+
 #[tokio::test]
-async fn a_header_that_only_the_apiserver_names_has_no_effect_from_the_start_on() {
+async fn other_header_names_are_used_and_compared_and_one_more_of_the_apiserver_has_no_effect() {
     let ground = Ground::new().await;
-    let kube = with_another_group_header(ground.kube("cp-a")).do_not_wait();
+    let kube = with_other_names(ground.kube("cp-a")).do_not_wait();
     let mut a = KubeApiServer::start(kube, &ground.pki).await;
-    let proxy = Proxy::start(ground.proxy("a", a.addr()).until(Until::Live)).await;
+    let proxy = Proxy::start(named("a", &a, &ground).until(Until::Live)).await;
     let clients = everybody(&proxy, &ground);
-    nobody_climbs(&clients, SECRETS, async || proxy.is_ready().await).await;
-    accepts_it(&a, &ground).await;
+    one_more_has_no_effect_from_the_start_on(&a, &proxy, &clients, &ground).await;
+    others_are_used(&proxy, &ground).await;
+    let alice = proxy.client(&ground.pki).cert("alice");
+    assert_eq!(name_of(&alice).await, "alice");
+    one_more_has_none_through_a_restart(&mut a, &proxy, &clients, &ground).await;
+    // After it the proxy's credentials are accepted again.
+    assert_eq!(name_of(&alice).await, "alice");
+    they_are_compared(&a, &ground).await;
+}
+
+async fn one_more_has_no_effect_from_the_start_on(
+    a: &KubeApiServer,
+    proxy: &Proxy,
+    clients: &[Client],
+    ground: &Ground,
+) {
+    nobody_climbs(clients, SECRETS, async || proxy.is_ready().await).await;
+    accepts_it(a, "X-Foo-User", ground).await;
     let asked = std::cell::Cell::new(0);
     let ten_times = async || {
         asked.set(asked.get() + 1);
         asked.get() > 10
     };
-    let forbidden = nobody_climbs(&clients, SECRETS, ten_times).await;
+    let forbidden = nobody_climbs(clients, SECRETS, ten_times).await;
     assert_eq!(forbidden, 10 * clients.len());
-    nobody_is_locked_out(&proxy, &ground).await;
+    nobody_is_locked_out(proxy, ground).await;
     let rejected = proxy.metric("kube_interop_proxy_rejected_headers_total", &[]);
     assert!(rejected.await >= 40.0);
+}
 
-    // The names are in etcd before the apiserver starts anew, and when the proxy does.
-    a.process().kill();
-    nobody_climbs(&clients, SECRETS, async || !proxy.is_ready().await).await;
+/// The names are in etcd before the apiserver starts anew, and when the proxy does.
+async fn one_more_has_none_through_a_restart(
+    a: &mut KubeApiServer,
+    proxy: &Proxy,
+    clients: &[Client],
+    ground: &Ground,
+) {
+    a.kill();
+    nobody_climbs(clients, SECRETS, async || !proxy.is_ready().await).await;
     a.start_again();
-    nobody_climbs(&clients, SECRETS, async || proxy.is_ready().await).await;
-    let other = Proxy::start(ground.proxy("b", a.addr()).until(Until::Live)).await;
-    let clients = everybody(&other, &ground);
+    nobody_climbs(clients, SECRETS, async || proxy.is_ready().await).await;
+    let other = Proxy::start(named("b", a, ground).until(Until::Live)).await;
+    let clients = everybody(&other, ground);
     nobody_climbs(&clients, SECRETS, async || other.is_ready().await).await;
 }
 
-#[tokio::test]
-async fn a_header_that_only_another_apiserver_names_has_no_effect_there() {
-    let ground = Ground::bootstrapped().await;
-    let b = with_another_group_header(ground.kube("cp-b"));
-    let b = KubeApiServer::start(b, &ground.pki).await;
-    let a = without_autoscaling(ground.kube("cp-a"));
-    let a = KubeApiServer::start(a, &ground.pki).await;
-    let (proxy_a, _proxy_b) = tokio::join!(
-        Proxy::start(ground.proxy("a", a.addr()).until(Until::Ready)),
-        Proxy::start(ground.proxy("b", b.addr()).until(Until::Ready)),
+async fn others_are_used(proxy: &Proxy, ground: &Ground) {
+    let client = proxy.client(&ground.pki);
+    for (header, value) in [
+        ("X-Foo-Group", "system:masters"),
+        ("X-Foo-User", "kubernetes-admin"),
+    ] {
+        let alice = client.cert("alice").header(header, value);
+        assert_eq!(name_of(&alice).await, "alice");
+    }
+    assert_eq!(client.cert("admin").get(SECRETS).await.code(), 200);
+}
+
+async fn they_are_compared(a: &KubeApiServer, ground: &Ground) {
+    // One list wrong at a time.
+    let user = ("serving.requestHeaderUsernameHeaders", "[X-Remote-User]");
+    let more = (
+        "serving.requestHeaderUsernameHeaders",
+        "[X-Foo-User, X-Bar-User, X-Other-User]",
     );
-    eventually("A's proxy knows of B", LONGER, async || {
-        lists(&proxy_a.statusz().await, "b", "autoscaling")
-    })
+    let group = ("serving.requestHeaderGroupHeaders", "[X-Remote-Group]");
+    for (number, ((key, value), told)) in [
+        (user, "401"),
+        (more, "ignores x-other-user"),
+        (group, "403"),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let options = named(&format!("wrong-{number}"), a, ground).set(key, value);
+        is_not_ready(options, &[key, told]).await;
+    }
+
+    // What only the apiserver has is removed.
+    for (number, (key, value)) in [
+        ("serving.requestHeaderUsernameHeaders", "[X-Foo-User]"),
+        (
+            "serving.requestHeaderExtraHeaderPrefixes",
+            "[X-Remote-Extra-]",
+        ),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let options = named(&format!("fewer-{number}"), a, ground).set(key, value);
+        let proxy = Proxy::start(options.until(Until::Ready)).await;
+        let alice = proxy.client(&ground.pki).cert("alice");
+        let alice = alice.header("X-Bar-User", "kubernetes-admin");
+        assert_eq!(name_of(&alice).await, "alice");
+    }
+}
+
+#[tokio::test]
+async fn an_apiserver_without_requestheader_flags_accepts_no_credentials() {
+    let ground = Ground::bootstrapped().await;
+    let kube = ground.kube("cp-a").without("requestheader-");
+    let a = KubeApiServer::start(kube, &ground.pki).await;
+    is_not_ready(
+        ground.proxy("a", a.addr()),
+        &["401", "--requestheader-client-ca-file"],
+    )
     .await;
-    accepts_it(&b, &ground).await;
-    for client in everybody(&proxy_a, &ground) {
+}
+
+/// B is another one, which A's proxy sends requests to.
+pub async fn a_header_that_only_another_apiserver_names_has_no_effect_there(
+    b: &KubeApiServer,
+    proxy_a: &Proxy,
+    ground: &Ground,
+) {
+    accepts_it(b, "X-Remote-User", ground).await;
+    for client in everybody(proxy_a, ground) {
         let answer = client.get(HPAS).await;
         assert_eq!(answer.code(), 403, "{}", answer.text());
     }
@@ -211,19 +337,8 @@ async fn a_name_that_clients_need_and_the_apiserver_accepts_keeps_it_from_being_
         .arg("--requestheader-username-headers=X-Remote-User,Impersonate-User")
         .arg("--requestheader-group-headers=X-Remote-Group,Accept");
     let a = KubeApiServer::start(a, &ground.pki).await;
-    let proxy = Proxy::start(ground.proxy("a", a.addr()).until(Until::Live)).await;
-    eventually("it says so", LONGER, async || {
-        let text = proxy.admin_get("/readyz?verbose").await.text();
-        let line = text
-            .lines()
-            .find(|line| line.starts_with("[-]requestheader failed: "));
-        let words = ["takes impersonate-user", "takes accept for"];
-        match line.is_some_and(|line| words.iter().all(|word| line.contains(word))) {
-            true => Ok(()),
-            false => Err(text),
-        }
-    })
-    .await;
+    let words = ["takes impersonate-user", "takes accept for"];
+    is_not_ready(ground.proxy("a", a.addr()), &words).await;
 }
 
 /// A double that takes `X-Auth-Group` for a group, and publishes nothing.
