@@ -8,8 +8,6 @@ use serde_json::json;
 
 use testkit::cluster::{Ground, HPAS, LONG, lists};
 use testkit::double::{v1_20, v1_36};
-use testkit::kube::{self, KubeApiServer, Need};
-use testkit::kubectl::Kubectl;
 use testkit::proxy::{Proxy, Until};
 use testkit::wait::eventually;
 
@@ -220,53 +218,4 @@ async fn what_cannot_be_decoded_is_named_on_the_status_page() {
         .metric("kube_interop_proxy_etcd_undecodable_total", &[])
         .await;
     assert_eq!(count, 4.0);
-}
-
-#[tokio::test]
-async fn on_a_real_apiserver_our_lease_is_listed_renewed_and_deleted_at_the_end() {
-    // Later ones keep the Lease of their host.
-    if kube::lacks(&[Need::Before(26), Need::Gate("StorageVersionAPI")]) {
-        return;
-    }
-    let ground = Ground::bootstrapped().await;
-    let options = ground.kube("cp-a").betas(true);
-    let options = options
-        .feature_gate("APIServerIdentity=true")
-        .feature_gate("StorageVersionAPI=true")
-        .runtime_config("internal.apiserver.k8s.io/v1alpha1=true");
-    let api = KubeApiServer::start(options, &ground.pki).await;
-    let proxy = ground
-        .proxy("published-id", api.addr())
-        .set("identity.publishLease", "Auto")
-        .set("identity.renewInterval", "1s");
-    let mut proxy = Proxy::start(proxy.until(Until::Ready)).await;
-    let kubectl = Kubectl::new(api.addr(), &ground.pki, ground.dir.path());
-    let kubectl = kubectl.cert(&ground.pki, "admin");
-    let leases = ["-n", "kube-system", "get", "leases", "-o", "name"];
-    let name = "lease.coordination.k8s.io/published-id";
-    eventually("kubectl lists it", LONG, async || {
-        kubectl.run(&leases).await.contains(name)
-    })
-    .await;
-    let renewed = "apiserver_identity_lease_success_count";
-    eventually("it is renewed", LONG, async || {
-        proxy.metric(renewed, &[]).await >= 3.0
-    })
-    .await;
-    assert_eq!(
-        proxy
-            .metric("apiserver_identity_lease_failure_count", &[])
-            .await,
-        0.0
-    );
-    let status = proxy.statusz().await;
-    // The apiserver's own lease and its StorageVersions name it, and make it no server.
-    assert_eq!(status["peers"], json!([]));
-    proxy.terminate().await;
-    let left = kubectl.run(&leases).await;
-    assert!(!left.contains(name), "{left}");
-    assert!(
-        left.contains("kube-apiserver-"),
-        "the apiserver's own stays: {left}"
-    );
 }

@@ -115,8 +115,20 @@ async fn the_lease_is_there_while_the_proxy_is_whoever_collects_others() {
         return;
     }
     let world = world().await;
+    it_is_renewed_and_makes_no_server(&world).await;
     collectors_take_the_dead_and_leave_the_lease_alone(&world).await;
     it_is_there_while_the_proxy_is(world).await;
+}
+
+/// Nor do the apiserver's own Lease and its StorageVersions, which name it.
+async fn it_is_renewed_and_makes_no_server(world: &World) {
+    world.until_kept().await;
+    let renewed = "apiserver_identity_lease_success_count";
+    let often = |count: f64| count >= 3.0;
+    world.proxy.until_metric(renewed, &[], often).await;
+    let failed = "apiserver_identity_lease_failure_count";
+    assert_eq!(world.proxy.metric(failed, &[]).await, 0.0);
+    assert_eq!(world.proxy.statusz().await["peers"], json!([]));
 }
 
 async fn it_is_there_while_the_proxy_is(mut world: World) {

@@ -8,30 +8,25 @@ use kube_interop_proxy::cluster::codec::endpoints;
 use kube_interop_proxy::publish::identity::{computed, host_name};
 use serde_json::{Value, json};
 
+use super::LEASES;
 use testkit::cluster::{Ground, LONG};
 use testkit::kube::KubeApiServer;
 use testkit::proxy::{Proxy, ProxyOptions, Until};
 use testkit::registry::Registry;
 use testkit::wait::{eventually, holds};
 
-const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases";
 /// What a current kube-apiserver on this host calls itself.
 static ID: LazyLock<String> = LazyLock::new(|| computed(&host_name(), "v1.36.0").unwrap());
 /// Longer than a proxy waits for the Lease of its apiserver.
 const WHILE: Duration = Duration::from_secs(4);
 
-struct World {
-    api: KubeApiServer,
-    ground: Ground,
+struct World<'w> {
+    api: &'w KubeApiServer,
+    ground: &'w Ground,
 }
 
-impl World {
-    async fn new() -> Self {
-        let ground = Ground::bootstrapped().await;
-        let options = ground.kube("cp-a");
-        // The test writes the Leases.
-        let options = options.without_identity();
-        let api = KubeApiServer::start(options, &ground.pki).await;
+impl<'w> World<'w> {
+    async fn new(api: &'w KubeApiServer, ground: &'w Ground) -> Self {
         let world = Self { api, ground };
         let labels = json!({"apiserver.kubernetes.io/identity": "kube-apiserver",
             "kubernetes.io/hostname": host_name()});
@@ -79,14 +74,16 @@ impl World {
     }
 }
 
-#[tokio::test]
-async fn an_apiserver_with_an_id_gets_no_second_one_from_its_proxys_name() {
-    let world = World::new().await;
+pub async fn an_apiserver_with_an_id_gets_no_second_one_from_its_proxys_name(
+    api: &KubeApiServer,
+    ground: &Ground,
+) {
+    let world = World::new(api, ground).await;
     nor_a_lease(&world).await;
     but_one_that_is_always_kept_has_its_id(&world).await;
 }
 
-async fn nor_a_lease(world: &World) {
+async fn nor_a_lease(world: &World<'_>) {
     let mut proxy = Proxy::start(world.proxy("Auto")).await;
     let told = async || {
         let server = proxy.statusz().await["server"].clone();
@@ -138,7 +135,7 @@ async fn nor_a_lease(world: &World) {
     world.has_one_identity().await.unwrap();
 }
 
-async fn but_one_that_is_always_kept_has_its_id(world: &World) {
+async fn but_one_that_is_always_kept_has_its_id(world: &World<'_>) {
     let mut proxy = Proxy::start(world.proxy("Always")).await;
     let kept_by = async |who: &str| {
         eventually(&format!("it is kept by {who}"), LONG, async || {

@@ -7,39 +7,24 @@ use kube_interop_proxy::cluster::codec::{MANAGED_BY, MANAGER, RENEWAL, renewal};
 use kube_interop_proxy::publish::identity::computed;
 use serde_json::{Value, json};
 
-use testkit::addr::Loopback;
+use super::LEASES;
 use testkit::cluster::{Ground, LONG};
 use testkit::cut::Cut;
 use testkit::double::v1_20;
-use testkit::etcd::{Etcd, EtcdOptions};
 use testkit::kube::KubeApiServer;
-use testkit::pki::Pki;
 use testkit::proxy::{Proxy, ProxyOptions, Until};
 use testkit::wait::{eventually, holds};
 
-const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases";
 const KEPT: &str = "kube_interop_proxy_identity_lease";
 /// `identity.leaseDuration` of these tests' proxies.
 const DURATION: Duration = Duration::from_secs(2);
 
-struct World {
-    api: KubeApiServer,
-    ground: Ground,
+struct World<'w> {
+    api: &'w KubeApiServer,
+    ground: &'w Ground,
 }
 
-impl World {
-    async fn new() -> Self {
-        Self::on(Ground::bootstrapped().await).await
-    }
-
-    async fn on(ground: Ground) -> Self {
-        let options = ground.kube("cp-a");
-        // The test writes the Leases.
-        let options = options.without_identity();
-        let api = KubeApiServer::start(options, &ground.pki).await;
-        Self { api, ground }
-    }
-
+impl World<'_> {
     /// On a host of the same name.
     fn proxy(&self, id: &str, publish: &str) -> ProxyOptions {
         keeping(self.ground.proxy(id, self.api.addr()), publish).host_name(id)
@@ -162,15 +147,17 @@ async fn an_operator_who_wants_no_lease_gets_none_and_none_collected() {
     assert_eq!(never.count(of_coordination), 0);
 }
 
-#[tokio::test]
-async fn whose_a_lease_is_decides_who_keeps_it_and_who_removes_it() {
-    let world = World::new().await;
-    a_lease_is_always_kept_but_where_the_apiserver_keeps_one_of_that_name(&world).await;
-    a_lease_that_the_apiserver_takes_over_outlives_the_proxy(&world).await;
-    the_lease_of_a_killed_proxy_is_collected_by_another(&world).await;
+pub async fn whose_a_lease_is_decides_who_keeps_it_and_who_removes_it(
+    api: &KubeApiServer,
+    ground: &Ground,
+) {
+    let world = &World { api, ground };
+    a_lease_is_always_kept_but_where_the_apiserver_keeps_one_of_that_name(world).await;
+    a_lease_that_the_apiserver_takes_over_outlives_the_proxy(world).await;
+    the_lease_of_a_killed_proxy_is_collected_by_another(world).await;
 }
 
-async fn a_lease_is_always_kept_but_where_the_apiserver_keeps_one_of_that_name(world: &World) {
+async fn a_lease_is_always_kept_but_where_the_apiserver_keeps_one_of_that_name(world: &World<'_>) {
     let [a_lease, own_lease] = ["a", "own"].map(|id| world.lease_name(id));
     let own = of_apiserver(&own_lease);
     world.create(&own).await;
@@ -210,7 +197,7 @@ async fn a_lease_is_always_kept_but_where_the_apiserver_keeps_one_of_that_name(w
     );
 }
 
-async fn a_lease_that_the_apiserver_takes_over_outlives_the_proxy(world: &World) {
+async fn a_lease_that_the_apiserver_takes_over_outlives_the_proxy(world: &World<'_>) {
     let lease = world.lease_name("a");
     for publish in ["Auto", "Always"] {
         let mut a = Proxy::start(world.proxy("a", publish)).await;
@@ -245,7 +232,7 @@ async fn a_lease_that_the_apiserver_takes_over_outlives_the_proxy(world: &World)
     }
 }
 
-async fn the_lease_of_a_killed_proxy_is_collected_by_another(world: &World) {
+async fn the_lease_of_a_killed_proxy_is_collected_by_another(world: &World<'_>) {
     let [a_lease, b_lease] = ["killed", "living"].map(|id| world.lease_name(id));
     let mut dead = Proxy::start(world.proxy("killed", "Auto")).await;
     let _alive = Proxy::start(world.proxy("living", "Auto")).await;
@@ -279,18 +266,13 @@ async fn the_lease_of_a_killed_proxy_is_collected_by_another(world: &World) {
     assert!(world.lease("of-apiserver").await.is_some());
 }
 
-#[tokio::test]
-async fn a_lease_that_was_renewed_out_of_sight_is_not_collected() {
-    let dir = tempfile::tempdir().unwrap();
-    let pki = Pki::new(&dir.path().join("pki"));
-    let middle = Loopback::new();
-    let options = EtcdOptions {
-        also: vec![middle.ip()],
-        ..EtcdOptions::default()
-    };
-    let etcd = Etcd::start_with(dir.path(), &pki, options).await;
-    let cut = Cut::start(middle, etcd.addr()).await;
-    let world = World::on(Ground { dir, pki, etcd }).await;
+/// Before all other tests: the apiserver has refused nothing yet. `cut`: before etcd.
+pub async fn a_lease_that_was_renewed_out_of_sight_is_not_collected(
+    api: &KubeApiServer,
+    ground: &Ground,
+    cut: &Cut,
+) {
+    let world = World { api, ground };
     world.create(&of_proxy(of_apiserver("other"), 0)).await;
     let through = format!("[\"https://{}\"]", cut.addr());
     let options = world.proxy("b", "Auto").set("etcd.endpoints", &through);

@@ -5,6 +5,7 @@ use std::time::Duration;
 use kube_interop_proxy::publish::identity::{computed, host_name};
 use serde_json::{Value, json};
 
+use super::LEASES;
 use crate::etcd::outages::asking;
 use testkit::cluster::{Ground, HPAS, LONG, lists};
 use testkit::double::v1_20;
@@ -14,14 +15,8 @@ use testkit::registry::Registry;
 use testkit::wait::{eventually, holds};
 
 const DUPLICATE: &str = "kube_interop_proxy_duplicate_server_id";
-const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases";
 /// `peer.leaseTTL` of these tests' proxies.
 const LEASE_TTL: Duration = Duration::from_secs(3);
-
-async fn apiserver(ground: &Ground, gate: &str) -> KubeApiServer {
-    let options = ground.kube("cp-b");
-    KubeApiServer::start(options.feature_gate(gate), &ground.pki).await
-}
 
 /// A proxy that finds out its ID, and keeps a Lease.
 fn nameless(ground: &Ground, api: &KubeApiServer) -> ProxyOptions {
@@ -54,18 +49,15 @@ fn is_target(status: &Value, id: &str) -> bool {
         .any(|peer| peer["id"] == id && peer["target"] == true)
 }
 
-#[tokio::test]
-async fn two_hosts_of_one_name_are_two_servers() {
-    let ground = Ground::bootstrapped().await;
-    let api = apiserver(&ground, "APIServerIdentity=false").await;
-    let first = Proxy::start(nameless(&ground, &api)).await;
+pub async fn two_hosts_of_one_name_are_two_servers(api: &KubeApiServer, ground: &Ground) {
+    let first = Proxy::start(nameless(ground, api)).await;
     // From 1.26 on it is called as its apiserver would call itself, once there is a Lease of that name.
     let first_id = eventually("its Lease names this host", LONG, async || {
         let id = id(&first).await;
-        leases(&api).await.contains(&id).then_some(id)
+        leases(api).await.contains(&id).then_some(id)
     })
     .await;
-    let second = Proxy::start(nameless(&ground, &api)).await;
+    let second = Proxy::start(nameless(ground, api)).await;
     let second_id = id(&second).await;
     assert_ne!(first_id, second_id);
     eventually("each is the other's peer", LONG, async || {
@@ -74,7 +66,7 @@ async fn two_hosts_of_one_name_are_two_servers() {
     })
     .await;
     eventually("each has a Lease", LONG, async || {
-        let leases = leases(&api).await;
+        let leases = leases(api).await;
         leases.contains(&first_id) && leases.contains(&second_id)
     })
     .await;
@@ -130,7 +122,8 @@ async fn a_server_whose_id_is_found_later_is_never_gone_in_between() {
         return;
     }
     let ground = Ground::bootstrapped().await;
-    let mut api = apiserver(&ground, "APIServerIdentity=true").await;
+    let options = ground.kube("cp-b").feature_gate("APIServerIdentity=true");
+    let mut api = KubeApiServer::start(options, &ground.pki).await;
     let a = ground.double(v1_20().without_group("autoscaling")).await;
     // Both have one host name. A looks elsewhere, or it could find what B is to find.
     let options = ground.proxy("a", a.addr()).until(Until::Ready);

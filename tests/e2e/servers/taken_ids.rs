@@ -6,6 +6,7 @@ use std::time::Duration;
 use kube_interop_proxy::publish::identity::{computed, host_name};
 use serde_json::{Value, json};
 
+use super::LEASES;
 use testkit::client::Client;
 use testkit::cluster::{Ground, HPAS, LONG};
 use testkit::double::v1_20;
@@ -14,24 +15,19 @@ use testkit::proxy::{Proxy, Until};
 use testkit::registry::Registry;
 use testkit::wait::{eventually, holds};
 
-const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases";
 /// Longer than a proxy takes to see a Lease, and to write all of its keys.
 const WHILE: Duration = Duration::from_secs(4);
 
 /// A kube-apiserver without the group, and a Lease of B. Bob may do with Leases what he likes.
-struct World {
-    api: KubeApiServer,
+struct World<'w> {
+    api: &'w KubeApiServer,
     bob: Client,
     registry: Registry,
-    ground: Ground,
+    ground: &'w Ground,
 }
 
-impl World {
-    async fn new() -> Self {
-        let ground = Ground::bootstrapped().await;
-        let options = ground.kube("cp-a");
-        let options = options.without_identity().without_group("autoscaling");
-        let api = KubeApiServer::start(options, &ground.pki).await;
+impl<'w> World<'w> {
+    async fn new(api: &'w KubeApiServer, ground: &'w Ground) -> Self {
         let group = "rbac.authorization.k8s.io";
         let role = json!({"apiVersion": format!("{group}/v1"), "kind": "Role", "metadata": {"name": "bob"},
             "rules": [{"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["*"]}]});
@@ -95,9 +91,8 @@ impl World {
     }
 }
 
-#[tokio::test]
-async fn no_lease_makes_a_proxy_take_what_is_anothers() {
-    let world = World::new().await;
+pub async fn no_lease_makes_a_proxy_take_what_is_anothers(api: &KubeApiServer, ground: &Ground) {
+    let world = World::new(api, ground).await;
     for id in ["apiserver-b", &computed(&host_name(), "v1.36.0").unwrap()] {
         the_id_of_a_dead_server(&world, id).await;
     }
@@ -105,7 +100,7 @@ async fn no_lease_makes_a_proxy_take_what_is_anothers() {
 }
 
 /// Whether the Lease comes while A's proxy runs or before; by its label or by what kube-apiserver computes.
-async fn the_id_of_a_dead_server(world: &World, id: &str) {
+async fn the_id_of_a_dead_server(world: &World<'_>, id: &str) {
     world.b_was(id).await;
     let key = world.registry.server(id);
     let record = world.registry.get(&key).await.unwrap();
@@ -128,7 +123,7 @@ async fn the_id_of_a_dead_server(world: &World, id: &str) {
 }
 
 /// By its label.
-async fn the_entry_and_the_storage_versions_of_an_apiserver(world: &World) {
+async fn the_entry_and_the_storage_versions_of_an_apiserver(world: &World<'_>) {
     let id = "apiserver-b";
     world.labels(id).await;
     for server_id in ["a", ""] {
