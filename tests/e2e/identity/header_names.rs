@@ -143,7 +143,7 @@ async fn is_not_ready(options: ProxyOptions, words: &[&str]) {
 }
 
 #[tokio::test]
-async fn other_header_names_are_used_and_compared_and_one_more_of_the_apiserver_has_no_effect() {
+async fn header_names_are_compared_one_more_has_no_effect_and_their_writer_locks_nobody_out() {
     let ground = Ground::new().await;
     let kube = with_other_names(ground.kube("cp-a")).do_not_wait();
     let mut a = KubeApiServer::start(kube, &ground.pki).await;
@@ -157,6 +157,10 @@ async fn other_header_names_are_used_and_compared_and_one_more_of_the_apiserver_
     // After it the proxy's credentials are accepted again.
     assert_eq!(name_of(&alice).await, "alice");
     they_are_compared(&a, &ground).await;
+    whoever_writes_the_config_map_locks_nobody_out_and_keeps_no_node_from_being_ready(
+        &mut a, &proxy, &ground,
+    )
+    .await;
 }
 
 async fn one_more_has_no_effect_from_the_start_on(
@@ -279,11 +283,12 @@ async fn publish(admin: &Client, lists: Value) {
     assert_eq!(answer.code(), 200, "{}", answer.text());
 }
 
-#[tokio::test]
-async fn whoever_writes_the_config_map_locks_nobody_out_and_keeps_no_node_from_being_ready() {
-    let ground = Ground::bootstrapped().await;
-    let mut a = KubeApiServer::start(ground.kube("cp-a"), &ground.pki).await;
-    let old = Proxy::start(ground.proxy("old", a.addr()).until(Until::Ready)).await;
+/// `old`: a proxy from before.
+async fn whoever_writes_the_config_map_locks_nobody_out_and_keeps_no_node_from_being_ready(
+    a: &mut KubeApiServer,
+    old: &Proxy,
+    ground: &Ground,
+) {
     let (user, group, extra) = (
         "requestheader-username-headers",
         "requestheader-group-headers",
@@ -305,7 +310,7 @@ async fn whoever_writes_the_config_map_locks_nobody_out_and_keeps_no_node_from_b
     let with = |own: &str| list(&[&needed[..], &["X-Nobody", own]].concat());
     let many: Vec<_> = (0..50_000).map(|number| format!("X-{number}")).collect();
     for (number, lists) in [
-        json!({user: with("X-Remote-User"), group: with("X-Remote-Group"), extra: list(&["", "Acc", "X-Remote-Extra-"])}),
+        json!({user: with("X-Foo-User"), group: with("X-Foo-Group"), extra: list(&["", "Acc", "X-Foo-Extra-"])}),
         json!({group: json!(many).to_string()}),
         json!({extra: "[]", group: "[]"}),
         json!({group: "nonsense"}),
@@ -318,11 +323,11 @@ async fn whoever_writes_the_config_map_locks_nobody_out_and_keeps_no_node_from_b
         if number == 0 {
             a.restart().await;
         }
-        let name = format!("new-{number}");
-        let new = Proxy::start(ground.proxy(&name, a.addr()).until(Until::Ready)).await;
-        for proxy in [&old, &new] {
+        let options = named(&format!("new-{number}"), a, ground);
+        let new = Proxy::start(options.until(Until::Ready)).await;
+        for proxy in [old, &new] {
             eventually("it is ready", LONGER, async || proxy.is_ready().await).await;
-            nobody_is_locked_out(proxy, &ground).await;
+            nobody_is_locked_out(proxy, ground).await;
         }
     }
 }

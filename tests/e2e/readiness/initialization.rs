@@ -20,7 +20,7 @@ use testkit::wait::eventually;
 
 const LONGER: Duration = Duration::from_secs(120);
 /// Some answers of each client fall into each step of a start.
-const EVERY: Duration = Duration::from_millis(50);
+const EVERY: Duration = Duration::from_millis(100);
 const MOST: usize = 20_000;
 const NAMESPACES: &str = "/api/v1/namespaces";
 const WIDGETS: &str = "/apis/example.test/v1/widgets";
