@@ -43,8 +43,20 @@ fn last(double: &Double, path: &str) -> Recorded {
 }
 
 #[tokio::test]
-async fn servers_from_1_32_on_are_told_which_certificate_it_was() {
-    let world = single(v1_36()).await;
+async fn servers_are_told_of_certificates_what_their_version_knows() {
+    let world = &single(v1_36()).await;
+    servers_from_1_32_on_are_told_which_certificate_it_was(world).await;
+    the_uid_is("3f2a-42", world).await;
+    what_a_peer_says_of_a_user_arrives_whole(world).await;
+    the_uid_is("", &single(v1_26()).await).await;
+    let world = &single(v1_20()).await;
+    the_uid_is("", world).await;
+    older_servers_are_not(world).await;
+    a_token_in_a_websockets_subprotocol_is_a_token(world).await;
+    what_is_no_token_of_a_websocket_is_none(world).await;
+}
+
+async fn servers_from_1_32_on_are_told_which_certificate_it_was(world: &Single) {
     let expected = credential_id(&world.ground, "alice");
     let forging = world.client().header(CREDENTIAL, "X509SHA256=00");
     let alice = forging.cert("alice");
@@ -65,26 +77,21 @@ async fn servers_from_1_32_on_are_told_which_certificate_it_was() {
     }
 }
 
-#[tokio::test]
-async fn servers_from_1_34_on_are_told_the_uid_in_the_certificate() {
-    for (preset, told) in [(v1_36(), "3f2a-42"), (v1_26(), ""), (v1_20(), "")] {
-        let world = single(preset).await;
-        let alice = LeafOptions::client("alice").uid("3f2a-42");
-        world.ground.pki.leaf("alice-uid", "ca", &alice);
-        let alice = world.client().header("X-Remote-Uid", "0").cert("alice-uid");
-        for client in [alice.http1(), alice.http2()] {
-            let user = client.get(ECHO).await.json()["user"].clone();
-            assert_eq!(
-                (&user["name"], &user["uid"]),
-                (&"alice".into(), &told.into())
-            );
-        }
+/// From 1.34 on it is that in the certificate, and for older ones empty.
+async fn the_uid_is(told: &str, world: &Single) {
+    let alice = LeafOptions::client("alice").uid("3f2a-42");
+    world.ground.pki.leaf("alice-uid", "ca", &alice);
+    let alice = world.client().header("X-Remote-Uid", "0").cert("alice-uid");
+    for client in [alice.http1(), alice.http2()] {
+        let user = client.get(ECHO).await.json()["user"].clone();
+        assert_eq!(
+            (&user["name"], &user["uid"]),
+            (&"alice".into(), &told.into())
+        );
     }
 }
 
-#[tokio::test]
-async fn older_servers_are_not() {
-    let world = single(v1_20()).await;
+async fn older_servers_are_not(world: &Single) {
     let alice = world.client().cert("alice");
     let echo = alice.header(CREDENTIAL, "X509SHA256=00").get(ECHO).await;
     assert_eq!(echo.json()["user"]["extra"], serde_json::json!({}));
@@ -121,9 +128,7 @@ async fn the_version_of_the_server_that_gets_the_request_counts() {
     }
 }
 
-#[tokio::test]
-async fn what_a_peer_says_of_a_user_arrives_whole() {
-    let world = single(v1_36()).await;
+async fn what_a_peer_says_of_a_user_arrives_whole(world: &Single) {
     let peer = world.client().cert("front-proxy-client");
     let peer = peer
         .header("X-Remote-User", "carol")
@@ -163,9 +168,7 @@ async fn websocket(world: &Single, client: &Client, protocols: &str) -> anyhow::
     Ok(last(&world.double, UPGRADE))
 }
 
-#[tokio::test]
-async fn a_token_in_a_websockets_subprotocol_is_a_token() {
-    let world = single(v1_20()).await;
+async fn a_token_in_a_websockets_subprotocol_is_a_token(world: &Single) {
     let token = |token: &str| {
         let token = BASE64URL_NOPAD.encode(token.as_bytes());
         format!("base64url.bearer.authorization.k8s.io.{token}")
@@ -174,7 +177,7 @@ async fn a_token_in_a_websockets_subprotocol_is_a_token() {
     for certificate in [None, Some("rogue"), Some("expired"), Some("blank")] {
         let client = world.client();
         let client = certificate.map_or(client.clone(), |name| client.cert(name));
-        let seen = websocket(&world, &client, &protocols).await.unwrap();
+        let seen = websocket(world, &client, &protocols).await.unwrap();
         assert_eq!(
             (seen.user.as_str(), seen.how),
             ("bob", "token"),
@@ -185,21 +188,20 @@ async fn a_token_in_a_websockets_subprotocol_is_a_token() {
     }
     // The certificate comes first, and nobody else's token goes along with it.
     let alice = world.client().cert("alice");
-    let seen = websocket(&world, &alice, &protocols).await.unwrap();
+    let seen = websocket(world, &alice, &protocols).await.unwrap();
     assert_eq!((seen.user.as_str(), seen.how), ("alice", "requestheader"));
     assert_eq!(seen.header("sec-websocket-protocol"), "v4.channel.k8s.io");
 }
 
-#[tokio::test]
-async fn what_is_no_token_of_a_websocket_is_none() {
-    let world = single(v1_20()).await;
+async fn what_is_no_token_of_a_websocket_is_none(world: &Single) {
+    world.double.take_requests();
     let rogue = world.client().cert("rogue");
     for protocols in [
         "v4.channel.k8s.io",
         "base64url.bearer.authorization.k8s.io.",
         "v4.channel.k8s.io, base64url.bearer.authorization.k8s.io.",
     ] {
-        let refused = websocket(&world, &rogue, protocols).await;
+        let refused = websocket(world, &rogue, protocols).await;
         let refused = refused.expect_err("no upgrade").to_string();
         assert!(refused.starts_with("HTTP/1.1 401 "), "{refused}");
     }
