@@ -77,13 +77,26 @@ fn asked(double: &Double) -> Vec<Recorded> {
     requests.filter(|request| request.path == MAP).collect()
 }
 
+/// Each at an apiserver of its own. The last ones leave other certificates behind.
 #[tokio::test]
-async fn an_invented_user_and_the_names_are_asked_for_once() {
-    let ground = Ground::new().await;
-    let double = double(&ground, |_| {}).await;
-    let mut proxy = Proxy::start(ground.proxy("a", double.addr())).await;
+async fn it_is_found_out_whether_requestheaders_are_trusted_and_under_which_names() {
+    let ground = &Ground::new().await;
+    an_invented_user_and_the_names_are_asked_for_once(ground).await;
+    other_names_work_when_both_have_them(ground).await;
+    names_that_only_the_apiserver_has_are_removed_and_told(ground).await;
+    it_is_checked_anew_when_the_apiserver_was_restarted(ground).await;
+    a_config_map_that_is_not_there_yet_is_read_when_it_is(ground).await;
+    an_apiserver_that_lets_everybody_read_is_asked_once_more_without_a_user(ground).await;
+    a_server_that_reads_uids_is_told_no_other(ground).await;
+    a_certificate_that_is_rejected_is_noticed_when_it_comes_and_when_it_goes(ground).await;
+    a_certificate_that_is_a_users_is_not_enough(ground).await;
+}
+
+async fn an_invented_user_and_the_names_are_asked_for_once(ground: &Ground) {
+    let double = double(ground, |_| {}).await;
+    let mut proxy = Proxy::start(ground.proxy("once", double.addr())).await;
     proxy.wait_ready().await;
-    is_ready(&proxy, &ground).await;
+    is_ready(&proxy, ground).await;
     holds(
         "nothing more is asked",
         Duration::from_secs(2),
@@ -100,27 +113,25 @@ async fn an_invented_user_and_the_names_are_asked_for_once() {
     );
 
     // Another proxy invents another.
-    let mut other = Proxy::start(ground.proxy("b", double.addr())).await;
+    let mut other = Proxy::start(ground.proxy("once-more", double.addr())).await;
     other.wait_ready().await;
     assert_ne!(asked(&double)[2].user, requests[0].user);
 }
 
-#[tokio::test]
-async fn other_names_work_when_both_have_them() {
-    let ground = Ground::new().await;
-    let double = double(&ground, |headers| {
+async fn other_names_work_when_both_have_them(ground: &Ground) {
+    let double = double(ground, |headers| {
         headers.username = vec!["X-Foo-User".to_owned()];
         headers.group = vec!["X-Foo-Group".to_owned()];
         headers.extra_prefix = vec!["X-Foo-Extra-".to_owned()];
     })
     .await;
     let options = ground
-        .proxy("a", double.addr())
+        .proxy("other-names", double.addr())
         .set("serving.requestHeaderUsernameHeaders", "[x-foo-user]")
         .set("serving.requestHeaderGroupHeaders", "[X-FOO-GROUP]")
         .set("serving.requestHeaderExtraHeaderPrefixes", "[X-Foo-Extra-]");
     let proxy = Proxy::start(options).await;
-    is_ready(&proxy, &ground).await;
+    is_ready(&proxy, ground).await;
     let alice = proxy.client(&ground.pki).cert("alice");
     let alice = alice
         .header("X-Foo-Group", "system:masters")
@@ -156,22 +167,20 @@ async fn names_that_differ_keep_it_from_being_ready_and_the_list_is_named() {
     }
 }
 
-#[tokio::test]
-async fn names_that_only_the_apiserver_has_are_removed_and_told() {
-    let ground = Ground::new().await;
+async fn names_that_only_the_apiserver_has_are_removed_and_told(ground: &Ground) {
     let [group, extra] = [
-        double(&ground, |headers| headers.group.push("X-Foo".to_owned())).await,
-        double(&ground, |headers| {
+        double(ground, |headers| headers.group.push("X-Foo".to_owned())).await,
+        double(ground, |headers| {
             headers.extra_prefix = vec!["X-Foo".to_owned()]
         })
         .await,
     ];
     for (double, id, list) in [
-        (group, "a", "[x-foo, x-remote-group]"),
-        (extra, "b", "[x-foo]"),
+        (group, "more-groups", "[x-foo, x-remote-group]"),
+        (extra, "more-extras", "[x-foo]"),
     ] {
         let mut proxy = Proxy::start(ground.proxy(id, double.addr())).await;
-        is_ready(&proxy, &ground).await;
+        is_ready(&proxy, ground).await;
         let alice = proxy.client(&ground.pki).cert("alice");
         let alice = alice.header("X-Foo", "system:masters");
         let user: Value = alice.get(ECHO).await.json()["user"].clone();
@@ -182,12 +191,10 @@ async fn names_that_only_the_apiserver_has_are_removed_and_told() {
     }
 }
 
-#[tokio::test]
-async fn a_certificate_that_is_rejected_is_noticed_when_it_comes_and_when_it_goes() {
-    let ground = Ground::new().await;
-    let double = double(&ground, |_| {}).await;
-    let proxy = Proxy::start(ground.proxy("a", double.addr())).await;
-    is_ready(&proxy, &ground).await;
+async fn a_certificate_that_is_rejected_is_noticed_when_it_comes_and_when_it_goes(ground: &Ground) {
+    let double = double(ground, |_| {}).await;
+    let proxy = Proxy::start(ground.proxy("rejected", double.addr())).await;
+    is_ready(&proxy, ground).await;
     let front_proxy = |cn: &str| {
         let leaf = LeafOptions::client(cn);
         ground
@@ -195,40 +202,36 @@ async fn a_certificate_that_is_rejected_is_noticed_when_it_comes_and_when_it_goe
             .leaf("front-proxy-client", "front-proxy-ca", &leaf);
     };
     front_proxy("stranger");
-    is_not_ready(&proxy, &ground, &["401", "apiServer.proxyClientCertFile"]).await;
+    is_not_ready(&proxy, ground, &["401", "apiServer.proxyClientCertFile"]).await;
     // Asked again and again, ever more seldom.
     let before = asked(&double).len();
     tokio::time::sleep(Duration::from_secs(2)).await;
     assert!(asked(&double).len() - before < 10);
 
     front_proxy("front-proxy-client");
-    is_ready(&proxy, &ground).await;
+    is_ready(&proxy, ground).await;
 }
 
-#[tokio::test]
-async fn it_is_checked_anew_when_the_apiserver_was_restarted() {
-    let ground = Ground::new().await;
-    let mut double = double(&ground, |_| {}).await;
-    let proxy = Proxy::start(ground.proxy("a", double.addr())).await;
-    is_ready(&proxy, &ground).await;
+async fn it_is_checked_anew_when_the_apiserver_was_restarted(ground: &Ground) {
+    let mut double = double(ground, |_| {}).await;
+    let proxy = Proxy::start(ground.proxy("restarted", double.addr())).await;
+    is_ready(&proxy, ground).await;
     double.stop().await;
     eventually("that is noticed", LONG, async || !proxy.is_ready().await).await;
     double.take_requests();
     double.start_again().await;
     double.set_ready(true);
-    is_ready(&proxy, &ground).await;
+    is_ready(&proxy, ground).await;
     assert_eq!(asked(&double).len(), 2);
 }
 
-#[tokio::test]
-async fn a_config_map_that_is_not_there_yet_is_read_when_it_is() {
-    let ground = Ground::new().await;
-    let double = double(&ground, |_| {}).await;
+async fn a_config_map_that_is_not_there_yet_is_read_when_it_is(ground: &Ground) {
+    let double = double(ground, |_| {}).await;
     let admin = testkit::client::Client::new(double.addr(), &ground.pki).cert("admin");
     let map = admin.get(MAP).await.text();
     assert_eq!(admin.request("DELETE", MAP, "").await.code(), 200);
-    let proxy = Proxy::start(ground.proxy("a", double.addr())).await;
-    is_ready(&proxy, &ground).await;
+    let proxy = Proxy::start(ground.proxy("without-map", double.addr())).await;
+    is_ready(&proxy, ground).await;
     let alice = proxy
         .client(&ground.pki)
         .cert("alice")
@@ -244,13 +247,11 @@ async fn a_config_map_that_is_not_there_yet_is_read_when_it_is() {
     eventually("the names are known", LONG, passes).await;
 }
 
-#[tokio::test]
-async fn an_apiserver_that_lets_everybody_read_is_asked_once_more_without_a_user() {
-    let ground = Ground::new().await;
-    let double = double(&ground, |_| {}).await;
+async fn an_apiserver_that_lets_everybody_read_is_asked_once_more_without_a_user(ground: &Ground) {
+    let double = double(ground, |_| {}).await;
     double.allow("system:authenticated", MAP);
-    let proxy = Proxy::start(ground.proxy("a", double.addr())).await;
-    is_ready(&proxy, &ground).await;
+    let proxy = Proxy::start(ground.proxy("readable", double.addr())).await;
+    is_ready(&proxy, ground).await;
     let requests = asked(&double);
     let users: Vec<_> = requests
         .iter()
@@ -260,28 +261,24 @@ async fn an_apiserver_that_lets_everybody_read_is_asked_once_more_without_a_user
     assert_eq!(users[1..], ["", "system:kube-interop-proxy"]);
 }
 
-#[tokio::test]
-async fn a_certificate_that_is_a_users_is_not_enough() {
-    let ground = Ground::new().await;
-    let double = double(&ground, |_| {}).await;
+async fn a_certificate_that_is_a_users_is_not_enough(ground: &Ground) {
+    let double = double(ground, |_| {}).await;
     // Signed by the wrong CA: a user of that name, whatever the header says.
     let leaf = LeafOptions::client("front-proxy-client");
     ground.pki.leaf("front-proxy-client", "ca", &leaf);
-    let proxy = Proxy::start(ground.proxy("a", double.addr())).await;
-    is_not_ready(&proxy, &ground, &["for \"front-proxy-client\""]).await;
+    let proxy = Proxy::start(ground.proxy("of-a-user", double.addr())).await;
+    is_not_ready(&proxy, ground, &["for \"front-proxy-client\""]).await;
 }
 
-#[tokio::test]
-async fn a_server_that_reads_uids_is_told_no_other() {
-    let ground = Ground::new().await;
+async fn a_server_that_reads_uids_is_told_no_other(ground: &Ground) {
     let modern = Double::start(DoubleOptions::new(ground.pki.dir(), v1_36())).await;
-    let proxy_a = Proxy::start(ground.proxy("a", modern.addr())).await;
-    is_ready(&proxy_a, &ground).await;
+    let proxy_a = Proxy::start(ground.proxy("uids", modern.addr())).await;
+    is_ready(&proxy_a, ground).await;
     let options = ground
-        .proxy("b", modern.addr())
+        .proxy("no-uids", modern.addr())
         .set("serving.requestHeaderUidHeaders", "[]");
     let proxy_b = Proxy::start(options).await;
-    is_ready(&proxy_b, &ground).await;
+    is_ready(&proxy_b, ground).await;
     for proxy in [&proxy_a, &proxy_b] {
         let alice = proxy.client(&ground.pki).cert("alice");
         let alice = alice.header("X-Remote-Uid", "42");
