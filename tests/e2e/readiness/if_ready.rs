@@ -1,5 +1,7 @@
 //! `X-Kubernetes-If-Ready`: the four cases of KEP-3028's test plan, restarts, and rerouted requests.
 
+use etcd_client::DeleteOptions;
+
 use testkit::client::Client;
 use testkit::cluster::{Cluster, Ground, HPAS, LONG, assert_refused};
 use testkit::double::{Double, DoubleOptions, Phase, v1_20};
@@ -10,13 +12,14 @@ const ASKED: &str = "X-Kubernetes-If-Ready";
 const TOLD: &str = "x-kubernetes-ready";
 const PODS: &str = "/api/v1/pods";
 
-async fn starting() -> (Ground, Double, Proxy) {
-    starting_with(&[]).await
-}
-
 /// An apiserver that is not ready yet, and a proxy with these settings that knows all but that.
-async fn starting_with(settings: &[(&str, &str)]) -> (Ground, Double, Proxy) {
-    let ground = Ground::new().await;
+async fn starting(settings: &[(&str, &str)], ground: &Ground) -> (Double, Proxy) {
+    // It is alone: nobody is left of those before.
+    let all = DeleteOptions::new().with_prefix();
+    let mut etcd = ground.etcd.client().await;
+    etcd.delete("/kube-interop-proxy/", Some(all))
+        .await
+        .unwrap();
     let options = DoubleOptions::new(ground.pki.dir(), v1_20()).phase(Phase::NotReady);
     let double = Double::start(options).await;
     // Not to be stopped by a routing table that needs an initialized apiserver to be complete.
@@ -30,7 +33,7 @@ async fn starting_with(settings: &[(&str, &str)]) -> (Ground, Double, Proxy) {
         proxy.statusz().await["etcd"]["synced"] == true
     })
     .await;
-    (ground, double, proxy)
+    (double, proxy)
 }
 
 async fn until_initialized(proxy: &Proxy, initialized: bool) {
@@ -41,9 +44,18 @@ async fn until_initialized(proxy: &Proxy, initialized: bool) {
     .await;
 }
 
+/// Each at an apiserver of its own.
 #[tokio::test]
-async fn the_four_cases_of_the_kep() {
-    let (ground, double, proxy) = starting().await;
+async fn before_initialization_the_four_cases_of_the_kep_and_of_the_settings() {
+    let ground = &Ground::new().await;
+    the_four_cases_of_the_kep(ground).await;
+    enforced_always_it_holds_for_those_that_did_not_ask(ground).await;
+    annotating_it_processes_everything_and_tells_those_that_asked(ground).await;
+    retries_are_spread_when_that_is_wanted(ground).await;
+}
+
+async fn the_four_cases_of_the_kep(ground: &Ground) {
+    let (double, proxy) = starting(&[], ground).await;
     let admin = proxy.client(&ground.pki).cert("admin");
     for value in ["", "1", "true", "false"] {
         let answer = admin.header(ASKED, value).get(PODS).await;
@@ -75,8 +87,15 @@ async fn the_four_cases_of_the_kep() {
 }
 
 #[tokio::test]
-async fn errors_carry_the_answer_too() {
-    let cluster = Cluster::new().await;
+async fn whatever_is_asked_the_answer_says_it_until_a_restart() {
+    let cluster = &mut Cluster::new().await;
+    errors_carry_the_answer_too(cluster).await;
+    watches_upgrades_and_rerouted_answers_say_it_too(cluster).await;
+    rerouted_requests_are_gated_at_both_ends(cluster).await;
+    later_failures_of_readyz_do_not_undo_it_but_a_restart_does(cluster).await;
+}
+
+async fn errors_carry_the_answer_too(cluster: &Cluster) {
     let asking = cluster.client().header(ASKED, "1");
     for (client, path, code) in [
         (
@@ -103,9 +122,7 @@ async fn errors_carry_the_answer_too() {
     }
 }
 
-#[tokio::test]
-async fn later_failures_of_readyz_do_not_undo_it_but_a_restart_does() {
-    let mut cluster = Cluster::new().await;
+async fn later_failures_of_readyz_do_not_undo_it_but_a_restart_does(cluster: &mut Cluster) {
     let asking = cluster.client().cert("admin").header(ASKED, "1");
     cluster.a.set_ready(false);
     eventually("the proxy sees that /readyz fails", LONG, async || {
@@ -128,9 +145,8 @@ async fn later_failures_of_readyz_do_not_undo_it_but_a_restart_does() {
     .await;
 }
 
-#[tokio::test]
-async fn rerouted_requests_are_gated_at_both_ends() {
-    let mut cluster = Cluster::new().await;
+async fn rerouted_requests_are_gated_at_both_ends(cluster: &mut Cluster) {
+    cluster.b.take_requests();
     let asking = cluster.client().cert("admin").header(ASKED, "1");
     let answer = asking.get(HPAS).await;
     assert_eq!((answer.code(), answer.header(TOLD)), (200, "true"));
@@ -178,9 +194,7 @@ fn upgrading(client: &Client) -> Client {
         .header("upgrade", "SPDY/3.1")
 }
 
-#[tokio::test]
-async fn watches_upgrades_and_rerouted_answers_say_it_too() {
-    let cluster = Cluster::new().await;
+async fn watches_upgrades_and_rerouted_answers_say_it_too(cluster: &Cluster) {
     let asking = cluster.client().cert("admin").header(ASKED, "");
     for client in [asking.http1(), asking.http2()] {
         for (path, code) in [
@@ -218,9 +232,8 @@ async fn watches_upgrades_and_rerouted_answers_say_it_too() {
     }
 }
 
-#[tokio::test]
-async fn enforced_always_it_holds_for_those_that_did_not_ask() {
-    let (ground, double, proxy) = starting_with(&[("ifReady.enforce", "Always")]).await;
+async fn enforced_always_it_holds_for_those_that_did_not_ask(ground: &Ground) {
+    let (double, proxy) = starting(&[("ifReady.enforce", "Always")], ground).await;
     let admin = proxy.client(&ground.pki).cert("admin");
     for client in [admin.http1(), admin.http2()] {
         for path in [
@@ -269,10 +282,9 @@ async fn enforced_always_it_holds_for_those_that_did_not_ask() {
     assert_eq!((answer.code(), answer.header(TOLD)), (200, "true"));
 }
 
-#[tokio::test]
-async fn annotating_it_processes_everything_and_tells_those_that_asked() {
+async fn annotating_it_processes_everything_and_tells_those_that_asked(ground: &Ground) {
     let settings = [("ifReady.mode", "Annotate"), ("ifReady.enforce", "Always")];
-    let (ground, double, proxy) = starting_with(&settings).await;
+    let (double, proxy) = starting(&settings, ground).await;
     let admin = proxy.client(&ground.pki).cert("admin");
     for (initialized, told) in [(false, "false"), (true, "true")] {
         double.set_ready(initialized);
@@ -296,13 +308,12 @@ async fn annotating_it_processes_everything_and_tells_those_that_asked() {
     }
 }
 
-#[tokio::test]
-async fn retries_are_spread_when_that_is_wanted() {
+async fn retries_are_spread_when_that_is_wanted(ground: &Ground) {
     let settings = [
         ("ifReady.retryAfterSeconds", "2"),
         ("ifReady.retryAfterJitterSeconds", "60"),
     ];
-    let (ground, _double, proxy) = starting_with(&settings).await;
+    let (_double, proxy) = starting(&settings, ground).await;
     let asking = proxy.client(&ground.pki).header(ASKED, "1");
     let mut drawn = std::collections::BTreeSet::new();
     for _ in 0..40 {
