@@ -50,8 +50,11 @@ async fn discovery_before_real_apiservers() {
         assert_eq!(answer.code(), 200, "{path}: {}", answer.text());
     }
     what_one_server_lacks_is_added_from_the_other(&pair.a, &pair.b).await;
-    let mut servers = [&pair.b, &pair.a].into_iter();
-    if let Some(server) = servers.find(|it| it.abilities().meets(Need::Before(21))) {
+    let servers = [&pair.b, &pair.a];
+    let old = servers
+        .iter()
+        .find(|it| it.abilities().meets(Need::Before(21)));
+    if let Some(server) = old {
         what_v1_20_answers(server, &pair.ground.pki).await;
     }
     // Without OpenAPI v3, and with the forms that OpenAPI v2 had.
