@@ -17,7 +17,7 @@ ulimit -n "$(ulimit -Hn)" || echo "compatibility: the limit of open files stays 
 
 # The modules that start real apiservers, as filters for their tests' names.
 mapfile -t modules < <(
-    grep -rlE 'KubeApiServer|ModernApiServer|testkit::nodes' tests/e2e |
+    grep -rlE 'KubeApiServer|ModernApiServer|testkit::(nodes|pair)' tests/e2e |
         sed -e 's:^tests/e2e/::' -e 's:/mod\.rs$:/:' -e 's:\.rs$:/:' -e 's:/:\:\::g' | sort
 )
 
@@ -54,14 +54,16 @@ awk '
         else started[test] = started[test] "\n" about
     }
     what == "skipped" && !(test in skipped) { skipped[test] = area }
+    what == "part-skipped" { partly[test] = area }
     what == "ok" || what == "FAILED" { results[test] = what }
     what == "end" || $0 == "end::" {
         for (test in results) {
             area = test; sub("::.*", "", area)
             if (test in skipped) count(given, area, "skipped")
             else if (test in started) count(key(started[test]), area, results[test])
+            if (test in partly && test in started) count(key(started[test]), area, "partly")
         }
-        delete results; delete started; delete skipped; given = ""
+        delete results; delete started; delete skipped; delete partly; given = ""
     }
     # Sorts list[1 … n].
     function sort(list, n,    i, j, swap) {
@@ -73,6 +75,7 @@ awk '
         text = ""
         if ((n = counts[what, area, "ok"])) text = n " passed"
         if ((n = counts[what, area, "FAILED"])) text = text (text == "" ? "" : ", ") "**" n " failed**"
+        if ((n = counts[what, area, "partly"])) text = text " (" n " in part)"
         if ((n = counts[what, area, "skipped"])) text = text (text == "" ? "" : ", ") n " skipped"
         return text
     }

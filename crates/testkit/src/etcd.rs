@@ -8,8 +8,8 @@ use std::sync::OnceLock;
 use std::time::Duration;
 
 use etcd_client::{
-    Certificate, Client, ConnectOptions, GetOptions, Identity, KeyValue, TlsOptions, WatchOptions,
-    WatchStream,
+    Certificate, Client, ConnectOptions, DeleteOptions, GetOptions, Identity, KeyValue, TlsOptions,
+    WatchOptions, WatchStream,
 };
 
 use super::addr::Loopback;
@@ -276,6 +276,13 @@ impl Etcd {
     }
 
     /// SIGTERM, and up again with the same data at the same address.
+    /// Deletes all keys that begin so.
+    pub async fn delete_below(&self, prefix: &str) {
+        let below = DeleteOptions::new().with_prefix();
+        let deleted = self.client().await.delete(prefix, Some(below)).await;
+        deleted.expect("an answer of etcd");
+    }
+
     pub async fn restart(&mut self) {
         self.process.signal(Signal::Term);
         self.process.wait(START).await;

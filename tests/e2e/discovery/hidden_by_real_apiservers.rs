@@ -102,7 +102,7 @@ async fn real_apiservers_hide_nothing_behind_proxies() {
     .await;
 
     // The server that starts deletes the APIServices of what it does not serve.
-    let b = nothing_is_missing(&at_a, pair(&ground, "b", &["batch"])).await;
+    let mut b = nothing_is_missing(&at_a, pair(&ground, "b", &["batch"])).await;
     assert!(
         !a.lists().await.contains(&"batch".to_owned()),
         "it is hidden"
@@ -149,6 +149,9 @@ async fn real_apiservers_hide_nothing_behind_proxies() {
         let answer = c.admin(&ground).get(path).await;
         assert_eq!(answer.code(), 200, "{path}: {}", answer.text());
     }
+    // What a peer hides that is known and was away.
+    nothing_is_missing(&at_a, b.server.restart()).await;
+    assert!(!a.lists().await.contains(&"batch".to_owned()));
 }
 
 async fn each_form_is_complete(client: &Client, servers: &[&Pair; 3]) {

@@ -17,6 +17,7 @@ use crate::routing::real_apiservers::LONGER;
 use testkit::cluster::{REROUTED, assert_refused_for_good};
 use testkit::kube::{KubeApiServer, Need};
 use testkit::kubectl::Kubectl;
+use testkit::notes;
 use testkit::pair::Pair;
 use testkit::streaming::Response;
 use testkit::wait::eventually;
@@ -50,13 +51,12 @@ async fn discovery_before_real_apiservers() {
         assert_eq!(answer.code(), 200, "{path}: {}", answer.text());
     }
     what_one_server_lacks_is_added_from_the_other(&pair.a, &pair.b).await;
-    let servers = [&pair.b, &pair.a];
-    let old = servers
-        .iter()
-        .find(|it| it.abilities().meets(Need::Before(21)));
-    if let Some(server) = old {
-        what_v1_20_answers(server, &pair.ground.pki).await;
+    let mut servers = [&pair.b, &pair.a].into_iter();
+    match servers.find(|it| it.abilities().meets(Need::Before(21))) {
+        Some(server) => what_v1_20_answers(server, &pair.ground.pki).await,
+        None => notes::part_skipped("neither apiserver is of 1.20"),
     }
+    drop(servers);
     // Without OpenAPI v3, and with the forms that OpenAPI v2 had.
     if [&pair.a, &pair.b]
         .iter()

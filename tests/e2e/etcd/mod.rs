@@ -6,4 +6,5 @@ mod newer;
 pub mod outages;
 pub mod reconnecting;
 pub mod restored;
+mod restored_informers;
 pub mod undecodable;

@@ -233,8 +233,13 @@ async fn an_old_server_that_says_no_such_resource_is_followed_by_one_that_knows(
 async fn a_false_404_and_a_read_that_broke_off_are_answered_by_another_and_a_write_is_not() {
     let three = Three::new().await;
     a_local_false_404_is_followed_by_a_peers_answer(&three).await;
-    a_read_whose_exchange_broke_off_is_answered_by_another(&three).await;
+    // No peer has failed before.
     a_write_whose_exchange_broke_off_is_not_sent_to_anybody_else(&three).await;
+    eventually("B's failure is forgotten", LONG, async || {
+        !three.is_unhealthy("b").await
+    })
+    .await;
+    a_read_whose_exchange_broke_off_is_answered_by_another(&three).await;
 }
 
 async fn a_local_false_404_is_followed_by_a_peers_answer(three: &Three) {
@@ -271,6 +276,7 @@ async fn a_read_whose_exchange_broke_off_is_answered_by_another(three: &Three) {
         let answer = client.get(HPAS).await;
         assert_eq!(answer.code(), 200, "{}", answer.text());
     }
+    assert!(three.doubles[1].count(HPAS) >= 1, "B was asked");
 }
 
 #[tokio::test]

@@ -152,6 +152,7 @@ async fn header_names_are_compared_one_more_has_no_effect_and_their_writer_locks
     one_more_has_no_effect_from_the_start_on(&a, &proxy, &clients, &ground).await;
     others_are_used(&proxy, &ground).await;
     let alice = proxy.client(&ground.pki).cert("alice");
+    let alice = alice.header("X-Foo-User", "kubernetes-admin");
     assert_eq!(name_of(&alice).await, "alice");
     one_more_has_none_through_a_restart(&mut a, &proxy, &clients, &ground).await;
     // After it the proxy's credentials are accepted again.

@@ -47,7 +47,7 @@ async fn audited(ground: &Ground, mark: &str) -> Value {
     .await
 }
 
-/// Another one: it has a group header of its own. A only lacks what is asked for.
+/// B has a group header of its own. A, a double, does not serve what is asked for.
 #[tokio::test]
 async fn the_audit_log_of_another_names_address_and_user_and_no_header_of_its_own_has_an_effect() {
     let ground = Ground::bootstrapped().await;

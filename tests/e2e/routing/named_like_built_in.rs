@@ -17,7 +17,7 @@ use testkit::pair::Pair;
 use testkit::proxy::Proxy;
 use testkit::wait::{eventually, holds};
 
-/// With a dot, as CRDs need one, and nothing that apiservers need themselves.
+/// With a dot, as CRDs need one, and nothing that apiservers of 1.20 need themselves, without alpha gates.
 const GROUP: &str = "coordination.k8s.io";
 const DOCUMENT: &str = "/apis/coordination.k8s.io/v1";
 const LEASES: &str = "/apis/coordination.k8s.io/v1/leases";
@@ -37,7 +37,12 @@ struct World {
 
 /// With one Lease.
 async fn world() -> World {
-    let pair = Pair::options().a(|options| options.runtime_config("coordination.k8s.io/v1=false"));
+    let pair = Pair::options().a(|options| {
+        let options = options.runtime_config("coordination.k8s.io/v1=false");
+        options
+            .without_identity()
+            .feature_gate("StorageVersionAPI=false")
+    });
     let Pair {
         a,
         b,
@@ -187,7 +192,10 @@ impl World {
         self.b.start_again();
         self.b.wait_ready().await;
         self.proxy_b.start_again().await;
-        self.until_b_is_listed().await;
+        eventually("B is a target again", LONGER, async || {
+            self.proxy_a.statusz().await["peers"][0]["target"] == true
+        })
+        .await;
     }
 
     /// A's proxy starts again. What it does not know yet it does not pass on.

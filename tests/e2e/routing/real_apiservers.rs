@@ -20,7 +20,7 @@ pub fn without_autoscaling(options: KubeOptions) -> KubeOptions {
 }
 
 /// Only B serves autoscaling.
-pub async fn pair() -> Pair {
+async fn pair() -> Pair {
     Pair::options()
         .without_group_at_a("autoscaling")
         .start()

@@ -1,7 +1,5 @@
 //! Identity Leases at a real kube-apiserver that keeps none: proxies write them, and the tests as apiservers and users do.
 
-use etcd_client::DeleteOptions;
-
 use super::LEASES;
 use super::named::an_apiserver_with_an_id_gets_no_second_one_from_its_proxys_name;
 use super::published::{
@@ -44,9 +42,7 @@ async fn whose_a_lease_is_decides_who_keeps_it_and_none_gives_a_proxy_what_is_an
 async fn forget_all_servers(api: &KubeApiServer, ground: &Ground) {
     let deleted = api.admin().request("DELETE", LEASES, "").await;
     assert_eq!(deleted.code(), 200, "{}", deleted.text());
-    let mut etcd = ground.etcd.client().await;
     for prefix in ["/kube-interop-proxy/", "/registry/peerserverleases/"] {
-        let below = DeleteOptions::new().with_prefix();
-        etcd.delete(prefix, Some(below)).await.unwrap();
+        ground.etcd.delete_below(prefix).await;
     }
 }

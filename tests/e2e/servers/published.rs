@@ -266,7 +266,7 @@ async fn the_lease_of_a_killed_proxy_is_collected_by_another(world: &World<'_>) 
     assert!(world.lease("of-apiserver").await.is_some());
 }
 
-/// Before all other tests: the apiserver has refused nothing yet. `cut`: before etcd.
+/// Before all other steps: the apiserver has refused nothing yet. `cut`: before etcd.
 pub async fn a_lease_that_was_renewed_out_of_sight_is_not_collected(
     api: &KubeApiServer,
     ground: &Ground,

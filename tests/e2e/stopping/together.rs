@@ -150,11 +150,12 @@ async fn stop(proxy: &mut Proxy, apiserver: &mut KubeApiServer) -> (Instant, Ins
     apiserver.process().signal(Signal::Term);
     let (mut proxy_ended, mut apiserver_ended) = (None, None);
     eventually("both have ended", 2 * MINUTE, async || {
-        if proxy_ended.is_none() && proxy.process().exited().is_some() {
-            proxy_ended = Some(Instant::now());
-        }
+        // Of two that have ended since the last look the apiserver was the first.
         if apiserver_ended.is_none() && apiserver.process().exited().is_some() {
             apiserver_ended = Some(Instant::now());
+        }
+        if proxy_ended.is_none() && proxy.process().exited().is_some() {
+            proxy_ended = Some(Instant::now());
         }
         proxy_ended.is_some() && apiserver_ended.is_some()
     })

@@ -514,5 +514,6 @@ async fn a_crd_that_is_named_like_a_built_in_resource_does_not_hide_its_changes(
     let (seen, _) = watch.rest().await;
     let bookmark = last_bookmark(&seen);
     server.process().signal(Signal::Cont);
+    server.wait_ready().await;
     assert_eq!(bookmark, Some(missed - 1), "{seen:?}");
 }

@@ -251,6 +251,7 @@ async fn etcds_guarantees_of_watches_hold_through_restarts_of_proxies_and_an_api
     let first = kept.or(revisions.last()).map(|(_, revision)| *revision);
     let first = first.filter(|_| revisions[0].0.elapsed() >= KEPT);
     let again = from_the_past(&world, &history, first.unwrap_or(from)).await;
+    assert!(!again.is_empty(), "no watch of the past");
     wrong.extend(again.iter().flat_map(|it| it.violations(&history)));
     println!(
         "{} events, {} watchers, {} watches of the past, {bookmarks} bookmarks: {} violations",

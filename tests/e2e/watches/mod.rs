@@ -11,7 +11,6 @@ pub mod hand_over;
 pub mod progress;
 pub mod quiet;
 pub mod resources;
-mod restored;
 pub mod resume;
 mod seam;
 pub mod stampede;

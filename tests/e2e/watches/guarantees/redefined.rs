@@ -29,7 +29,9 @@ impl Redefined {
         let from = list_revision(&admin, &path).await;
         let mut events = Events::open(&admin, &watch_path(&path, from)).await;
         WIDGETS.create(&admin, "old", json!({})).await;
-        events.until(from + 1).await;
+        while !events.seen.iter().any(|(_, _, name)| name == "old") {
+            assert_eq!(events.next().await, Some(true), "{:?}", events.seen);
+        }
         until_widgets_are_proved(&mut pair.proxy_a).await;
         Self {
             admin,

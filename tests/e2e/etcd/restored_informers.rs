@@ -140,11 +140,13 @@ impl World {
         informers
             .all_know(&self.ground, "they know what etcd holds")
             .await;
-        eventually("histories count again", LONGER, async || {
-            let page = self.proxies[0].statusz().await;
-            page["server"]["historyStart"].is_i64() && page["peers"][0]["historyStart"].is_i64()
-        })
-        .await;
+        for proxy in &self.proxies {
+            eventually("histories count again", LONGER, async || {
+                let page = proxy.statusz().await;
+                page["server"]["historyStart"].is_i64() && page["peers"][0]["historyStart"].is_i64()
+            })
+            .await;
+        }
         informers.tasks.shutdown().await;
     }
 
