@@ -17,7 +17,6 @@ use tokio::task::JoinHandle;
 use super::node::{NODE, Node, Said, run};
 use super::{command_line, list, manifest};
 use testkit::cluster::{LONG, binary};
-use testkit::kube;
 use testkit::process::{Process, Signal};
 use testkit::wait::eventually;
 
@@ -172,10 +171,6 @@ impl Kubelet {
 fn start(node: &Node, spec: &Value, number: usize) -> Process {
     let name = spec["name"].as_str().unwrap();
     let words = command_line(spec);
-    let program = match name {
-        "kube-apiserver" => kube::cache().join(name),
-        _ => binary().to_owned(),
-    };
     let words = words[1..]
         .iter()
         .map(|word| match word.strip_prefix("--config=") {
@@ -188,10 +183,7 @@ fn start(node: &Node, spec: &Value, number: usize) -> Process {
                 format!("--config={}", own.display())
             }
         });
-    node.spawn(
-        &format!("{name}-{number}"),
-        node.command(program).args(words),
-    )
+    node.spawn(&format!("{name}-{number}"), node.program(name).args(words))
 }
 
 fn manifests(node: &Node) -> BTreeMap<String, String> {

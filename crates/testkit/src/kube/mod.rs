@@ -25,7 +25,7 @@ pub use binaries::{
 };
 pub(crate) use binaries::{are_given, others_meet};
 pub(crate) use options::of_any_server;
-pub use options::{KubeOptions, Native};
+pub use options::{KubeOptions, Native, WITHOUT_BETAS};
 
 const PORT: u16 = 6443;
 const START: Duration = Duration::from_secs(120);

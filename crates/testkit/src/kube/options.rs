@@ -9,6 +9,9 @@ use super::binaries::{self, Binary};
 use crate::etcd::Etcd;
 use crate::pki::Pki;
 
+/// `--runtime-config` up to 1.22 without beta versions, but for the one that its own flow control needs.
+pub const WITHOUT_BETAS: &str = "api/beta=false,flowcontrol.apiserver.k8s.io/v1beta1=true";
+
 /// The apiserver's own mixed version proxy.
 #[derive(Clone, Copy, Debug)]
 pub struct Native {
@@ -224,9 +227,7 @@ impl KubeOptions {
         if self.betas || !abilities.meets(Need::Before(23)) {
             return Vec::new();
         }
-        // Its own flow control needs the second.
-        let flow_control = "flowcontrol.apiserver.k8s.io/v1beta1=true";
-        let mut settings = vec!["api/beta=false".to_owned(), flow_control.to_owned()];
+        let mut settings = vec![WITHOUT_BETAS.to_owned()];
         for group in &self.betas_of {
             let versions = abilities.versions_of(group).into_iter();
             let betas = versions.filter(|version| version.contains("beta"));
