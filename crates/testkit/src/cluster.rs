@@ -131,7 +131,7 @@ impl Ground {
     }
 }
 
-/// One apiserver double with a ready proxy.
+/// One apiserver double with a proxy, which is ready unless the test wants it otherwise.
 pub struct Single {
     pub double: Double,
     pub proxy: Proxy,
@@ -156,9 +156,18 @@ impl Single {
         let ground = Ground::new().await;
         let mut options = DoubleOptions::new(ground.pki.dir(), v1_20());
         options.alpn = alpn.to_vec();
-        let double = Double::start(options).await;
-        let options = change(ground.proxy("a", double.addr()));
-        let proxy = Proxy::start(options.until(Until::Ready)).await;
+        Self::on(ground, options, change).await
+    }
+
+    /// Any double; `change`: of the proxy's options.
+    pub async fn on(
+        ground: Ground,
+        double: DoubleOptions,
+        change: impl FnOnce(ProxyOptions) -> ProxyOptions,
+    ) -> Self {
+        let double = Double::start(double).await;
+        let options = ground.proxy("a", double.addr()).until(Until::Ready);
+        let proxy = Proxy::start(change(options)).await;
         double.take_requests();
         Self {
             double,

@@ -4,23 +4,17 @@ use std::fmt::Write as _;
 use std::process::Command;
 use std::time::Duration;
 
-use testkit::cluster::Ground;
-use testkit::double::{Double, DoubleOptions, Phase, v1_20};
+use testkit::cluster::{Ground, Single};
+use testkit::double::{DoubleOptions, Phase, v1_20};
 use testkit::kube::cache;
 use testkit::pki::LeafOptions;
 use testkit::process::{NotFound, Process};
-use testkit::proxy::{Proxy, Until};
+use testkit::proxy::Until;
 
 const PATH: &str = "/api/v1/namespaces/default/configmaps";
 /// How often each size is sent.
 const SIZES: [(usize, usize); 3] = [(300, 100), (100_000, 100), (2_000_000, 10)];
 const PATIENCE: Duration = Duration::from_secs(300);
-
-struct World {
-    ground: Ground,
-    _double: Double,
-    proxy: Proxy,
-}
 
 /// Who is refused, and the header with which: strangers, and who asks for an apiserver that is initialized.
 const REFUSED: [(&str, u16, &str); 2] = [
@@ -29,80 +23,66 @@ const REFUSED: [(&str, u16, &str); 2] = [
 ];
 
 /// An apiserver that is not initialized, behind a proxy.
-async fn world() -> World {
+async fn world() -> Single {
     let mut ground = Ground::new().await;
     ground.pki.add_ca("stranger-ca", "stranger");
     let stranger = LeafOptions::client("stranger");
     ground.pki.leaf("stranger", "stranger-ca", &stranger);
-    let options = DoubleOptions::new(ground.pki.dir(), v1_20()).phase(Phase::NotReady);
-    let double = Double::start(options).await;
-    let options = ground.proxy("a", double.addr()).until(Until::Live);
-    let proxy = Proxy::start(options).await;
     for (size, _) in SIZES {
         std::fs::write(ground.dir.path().join(size.to_string()), vec![b'x'; size]).unwrap();
     }
-    World {
-        ground,
-        _double: double,
-        proxy,
-    }
+    let double = DoubleOptions::new(ground.pki.dir(), v1_20()).phase(Phase::NotReady);
+    Single::on(ground, double, |options| options.until(Until::Live)).await
 }
 
-impl World {
-    fn file(&self, name: &str) -> String {
-        self.ground
-            .dir
-            .path()
-            .join(name)
-            .to_str()
-            .unwrap()
-            .to_owned()
-    }
+fn file(world: &Single, name: &str) -> String {
+    let path = world.ground.dir.path().join(name);
+    path.to_str().unwrap().to_owned()
+}
 
-    /// Runs a program; what it said.
-    async fn run(&self, name: &str, mut command: Command, remedy: &str) -> String {
-        let log = self.ground.dir.path().join(format!("{name}.log"));
-        // Of an earlier run.
-        let _ = std::fs::remove_file(&log);
-        let mut process = match Process::spawn(name, &mut command, &log) {
-            Ok(process) => process,
-            Err(NotFound) => testkit::missing(name, remedy),
-        };
-        let status = process.wait(PATIENCE).await;
-        assert!(status.success(), "{status}\n{}", process.log_tail());
-        std::fs::read_to_string(log).unwrap()
-    }
+/// Runs a program; what it said.
+async fn run(world: &Single, name: &str, mut command: Command, remedy: &str) -> String {
+    let log = world.ground.dir.path().join(format!("{name}.log"));
+    // Of an earlier run.
+    let _ = std::fs::remove_file(&log);
+    let mut process = match Process::spawn(name, &mut command, &log) {
+        Ok(process) => process,
+        Err(NotFound) => testkit::missing(name, remedy),
+    };
+    let status = process.wait(PATIENCE).await;
+    assert!(status.success(), "{status}\n{}", process.log_tail());
+    std::fs::read_to_string(log).unwrap()
+}
 
-    /// Sends a body so often, each on a connection of its own or all on one; all codes, and how each came to its end.
-    async fn curl(
-        &self,
-        (certificate, header): (&str, &str),
-        file: &str,
-        times: usize,
-        version: &str,
-    ) -> String {
-        let mut config = String::new();
-        for _ in 0..times {
-            writeln!(config, "next\nurl = https://{}{PATH}", self.proxy.addr()).unwrap();
-            for (option, value) in [
-                ("data-binary", format!("@{}", self.file(file))),
-                ("cert", self.ground.pki.file(&format!("{certificate}.crt"))),
-                ("key", self.ground.pki.file(&format!("{certificate}.key"))),
-                ("header", format!("{header}: 1")),
-                ("header", "Content-Type: application/json".to_owned()),
-                ("output", "/dev/null".to_owned()),
-                ("write-out", "%{http_code} %{exitcode}\\n".to_owned()),
-            ] {
-                writeln!(config, "{option} = \"{value}\"").unwrap();
-            }
-            writeln!(config, "insecure\nsilent\n{version}").unwrap();
+/// Sends a body so often, each on a connection of its own or all on one; all codes, and how each came to its end.
+async fn curl(
+    world: &Single,
+    (certificate, header): (&str, &str),
+    size: usize,
+    times: usize,
+    version: &str,
+) -> String {
+    let (body, mut config) = (file(world, &size.to_string()), String::new());
+    for _ in 0..times {
+        writeln!(config, "next\nurl = https://{}{PATH}", world.proxy.addr()).unwrap();
+        for (option, value) in [
+            ("data-binary", format!("@{body}")),
+            ("cert", world.ground.pki.file(&format!("{certificate}.crt"))),
+            ("key", world.ground.pki.file(&format!("{certificate}.key"))),
+            ("header", format!("{header}: 1")),
+            ("header", "Content-Type: application/json".to_owned()),
+            ("output", "/dev/null".to_owned()),
+            ("write-out", "%{http_code} %{exitcode}\\n".to_owned()),
+        ] {
+            writeln!(config, "{option} = \"{value}\"").unwrap();
         }
-        let name = format!("curl-{certificate}-{file}-{version}");
-        std::fs::write(self.file(&name), config.trim_start_matches("next\n")).unwrap();
-        let mut command = Command::new("curl");
-        command.args(["--config", &self.file(&name)]);
-        self.run(&name, command, "apt-get install curl").await
+        writeln!(config, "insecure\nsilent\n{version}").unwrap();
     }
+    let name = format!("curl-{certificate}-{size}-{version}");
+    std::fs::write(file(world, &name), config.trim_start_matches("next\n")).unwrap();
+    let mut command = Command::new("curl");
+    command.args(["--config", &file(world, &name)]);
+    run(world, &name, command, "apt-get install curl").await
 }
 
 #[tokio::test]
@@ -111,9 +91,7 @@ async fn curl_loses_no_refusal_of_what_it_uploads() {
     for (certificate, code, header) in REFUSED {
         for version in ["http2", "http1.1"] {
             for (size, times) in SIZES {
-                let said = world
-                    .curl((certificate, header), &size.to_string(), times, version)
-                    .await;
+                let said = curl(&world, (certificate, header), size, times, version).await;
                 let expected = format!("{code} 0\n").repeat(times);
                 assert_eq!(said, expected, "{certificate}, {version}, {size} bytes");
             }
@@ -154,9 +132,7 @@ for _ in range(int(times)):
                 &size.to_string(),
                 &times.to_string(),
             ]);
-            let said = world
-                .run("python3", command, "apt-get install python3")
-                .await;
+            let said = run(&world, "python3", command, "apt-get install python3").await;
             assert_eq!(
                 said,
                 format!("{code} True\n").repeat(times),
@@ -207,14 +183,14 @@ func main() {
 }
 "#;
     let world = world().await;
-    std::fs::write(world.file("main.go"), PROGRAM).unwrap();
+    std::fs::write(file(&world, "main.go"), PROGRAM).unwrap();
     let mut command = Command::new("/usr/lib/go/bin/go");
     command
         .args([
             "build",
             "-o",
-            &world.file("uploader"),
-            &world.file("main.go"),
+            &file(&world, "uploader"),
+            &file(&world, "main.go"),
         ])
         .env("GOCACHE", cache().join("go-build"))
         .envs([
@@ -222,18 +198,16 @@ func main() {
             ("GOENV", "off"),
             ("CGO_ENABLED", "0"),
         ]);
-    world
-        .run("go", command, "run tests/install.sh --kubernetes")
-        .await;
+    run(&world, "go", command, "run tests/install.sh --kubernetes").await;
     let url = format!("https://{}{PATH}", world.proxy.addr());
     for (certificate, code, header) in REFUSED {
         let pki = |end| world.ground.pki.file(&format!("{certificate}.{end}"));
         for version in ["2", "1"] {
             for (size, times) in SIZES {
-                let mut command = Command::new(world.file("uploader"));
+                let mut command = Command::new(file(&world, "uploader"));
                 command.args([&url, &pki("crt"), &pki("key"), &size.to_string()]);
                 command.args([&times.to_string(), version, header]);
-                let said = world.run("uploader", command, "").await;
+                let said = run(&world, "uploader", command, "").await;
                 let expected = format!("{code} {version} true <nil>\n").repeat(times);
                 assert_eq!(said, expected, "{certificate}, {size} bytes");
             }

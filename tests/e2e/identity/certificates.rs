@@ -12,9 +12,8 @@ use serde_json::Value;
 
 use testkit::client::Client;
 use testkit::cluster::{Ground, LONG, Single};
-use testkit::double::{Double, v1_20};
+use testkit::double::{DoubleOptions, v1_20};
 use testkit::pki::{LeafOptions, SERVER_NAME};
-use testkit::proxy::{Proxy, Until};
 use testkit::wait::eventually;
 
 const ECHO: &str = "/_double/echo";
@@ -32,27 +31,17 @@ async fn asks_as(client: &Client) -> String {
     }
 }
 
-struct World {
-    ground: Ground,
-    proxy: Proxy,
-    _double: Double,
-}
-
 /// `users`: what `clientCAFile` is put together from.
-async fn world(users: &[&str], prepare: impl FnOnce(&mut Ground)) -> World {
+async fn world(users: &[&str], prepare: impl FnOnce(&mut Ground)) -> Single {
     let mut ground = Ground::new().await;
     prepare(&mut ground);
     ground.pki.join("users-ca.crt", users);
-    let double = ground.double(v1_20()).await;
-    let options = ground
-        .proxy("a", double.addr())
-        .set("serving.clientCAFile", &ground.pki.file("users-ca.crt"));
-    let proxy = Proxy::start(options.until(Until::Ready)).await;
-    World {
-        ground,
-        proxy,
-        _double: double,
-    }
+    let double = DoubleOptions::new(ground.pki.dir(), v1_20());
+    let file = ground.pki.file("users-ca.crt");
+    Single::on(ground, double, |options| {
+        options.set("serving.clientCAFile", &file)
+    })
+    .await
 }
 
 #[tokio::test]
@@ -124,7 +113,7 @@ async fn chains_and_purposes_are_judged_as_gos_x509_judges_them() {
         ("rogue-peer", "401"),
         ("server-peer", "401"),
     ] {
-        let client = world.proxy.client(&world.ground.pki).cert(name);
+        let client = world.client().cert(name);
         for client in [client.http1(), client.http2()] {
             // None of them is a peer: what they say of users is not accepted.
             let client = client.header("X-Remote-User", "kubernetes-admin");
@@ -153,7 +142,7 @@ async fn many_certificates_of_one_name_cost_little() {
         pki.join("many.key", &["leaf.key"]);
     })
     .await;
-    let client = world.proxy.client(&world.ground.pki);
+    let client = world.client();
     let many = client.cert("many");
     let asking = async {
         for client in [many.http1(), many.http2()] {
@@ -293,7 +282,7 @@ async fn a_ca_that_is_withdrawn_counts_no_longer_whatever_the_connection() {
     let pki = &world.ground.pki;
     let mut open = Vec::new();
     for versions in VERSIONS {
-        let client = world.proxy.client(pki).cert("second").tls(versions);
+        let client = world.client().cert("second").tls(versions);
         let (mut first, _) = connect(&client).await;
         assert_eq!(asks_over(&mut first).await, "alice");
         let (mut resumed, kind) = connect(&client).await;
@@ -301,7 +290,7 @@ async fn a_ca_that_is_withdrawn_counts_no_longer_whatever_the_connection() {
         assert_eq!(asks_over(&mut resumed).await, "alice");
         open.push((client, first, resumed));
     }
-    let bystander = world.proxy.client(pki).cert("alice");
+    let bystander = world.client().cert("alice");
     assert_eq!(asks_as(&bystander).await, "alice");
 
     pki.join("users-ca.crt", &["ca.crt"]);

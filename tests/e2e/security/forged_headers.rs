@@ -5,11 +5,10 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 use testkit::client::Client;
-use testkit::cluster::{Ground, LONG};
+use testkit::cluster::{Ground, LONG, Single};
 use testkit::double::auth::RequestHeaders;
-use testkit::double::{Double, DoubleOptions, v1_36};
+use testkit::double::{DoubleOptions, v1_36};
 use testkit::pki::SERVER_NAME;
-use testkit::proxy::{Proxy, Until};
 use testkit::wire::{Pieces, Wire, request};
 
 const ECHO: &str = "/_double/echo";
@@ -31,26 +30,18 @@ const PRIVILEGED: [&str; 11] = [
     "X-Kubernetes-Peer-Proxied",
 ];
 
-struct World {
-    double: Double,
-    proxy: Proxy,
-    ground: Ground,
-}
-
-impl World {
-    async fn new() -> Self {
-        let ground = Ground::new().await;
-        let list = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect();
-        let mut options = DoubleOptions::new(ground.pki.dir(), v1_36());
-        options.request_headers = RequestHeaders {
-            username: list(&["X-Remote-User", "X-Who"]),
-            group: list(&["X-Remote-Group", "X-Team"]),
-            extra_prefix: list(&["X-Remote-Extra-", "X-More-"]),
-            ..RequestHeaders::default()
-        };
-        let double = Double::start(options).await;
-        let options = ground
-            .proxy("a", double.addr())
+async fn world() -> Single {
+    let ground = Ground::new().await;
+    let list = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect();
+    let mut double = DoubleOptions::new(ground.pki.dir(), v1_36());
+    double.request_headers = RequestHeaders {
+        username: list(&["X-Remote-User", "X-Who"]),
+        group: list(&["X-Remote-Group", "X-Team"]),
+        extra_prefix: list(&["X-Remote-Extra-", "X-More-"]),
+        ..RequestHeaders::default()
+    };
+    Single::on(ground, double, |options| {
+        options
             .set(
                 "serving.requestHeaderUsernameHeaders",
                 "[X-Remote-User, X-Who]",
@@ -62,41 +53,35 @@ impl World {
             .set(
                 "serving.requestHeaderExtraHeaderPrefixes",
                 "[X-Remote-Extra-, X-More-]",
-            );
-        let proxy = Proxy::start(options.until(Until::Ready)).await;
-        double.take_requests();
-        Self {
-            double,
-            proxy,
-            ground,
-        }
-    }
+            )
+    })
+    .await
+}
 
-    /// Everybody who is no peer, and the token that each of them sends.
-    fn callers(&self) -> [(Client, &'static str, &'static str); 4] {
-        let client = self.proxy.client(&self.ground.pki);
-        [
-            (client.cert("alice"), "", "alice"),
-            (client.clone(), "tok-bob", "bob"),
-            (client.cert("rogue"), "tok-bob", "bob"),
-            (client, "", "system:anonymous"),
-        ]
-    }
+/// Everybody who is no peer, and the token that each of them sends.
+fn callers(world: &Single) -> [(Client, &'static str, &'static str); 4] {
+    let client = world.client();
+    [
+        (client.cert("alice"), "", "alice"),
+        (client.clone(), "tok-bob", "bob"),
+        (client.cert("rogue"), "tok-bob", "bob"),
+        (client, "", "system:anonymous"),
+    ]
+}
 
-    /// Looks at what arrived since the last time, which is `count` requests of `user`.
-    fn nothing_forged_arrived(&self, count: usize, user: &str, what: &str) {
-        let seen = self.double.take_requests();
-        let echoes: Vec<_> = seen
-            .iter()
-            .filter(|request| request.path.starts_with(ECHO))
-            .collect();
-        assert_eq!(echoes.len(), count, "{what}");
-        for request in echoes {
-            assert_eq!(request.user, user, "{what}");
-            for (name, value) in &request.headers {
-                let value = String::from_utf8_lossy(value.as_bytes());
-                assert!(!value.contains(FORGED), "{what}: {name}: {value}");
-            }
+/// Looks at what arrived since the last time, which is `count` requests of `user`.
+fn nothing_forged_arrived(world: &Single, count: usize, user: &str, what: &str) {
+    let seen = world.double.take_requests();
+    let echoes: Vec<_> = seen
+        .iter()
+        .filter(|request| request.path.starts_with(ECHO))
+        .collect();
+    assert_eq!(echoes.len(), count, "{what}");
+    for request in echoes {
+        assert_eq!(request.user, user, "{what}");
+        for (name, value) in &request.headers {
+            let value = String::from_utf8_lossy(value.as_bytes());
+            assert!(!value.contains(FORGED), "{what}: {name}: {value}");
         }
     }
 }
@@ -150,12 +135,12 @@ async fn raw(client: &Client, lines: &str) -> (u16, String) {
 
 #[tokio::test]
 async fn no_spelling_gets_through_over_http1() {
-    let world = World::new().await;
+    let world = world().await;
     let rejected = async || {
         let name = "kube_interop_proxy_rejected_headers_total";
         world.proxy.metric(name, &[]).await
     };
-    for (client, token, user) in world.callers() {
+    for (client, token, user) in callers(&world) {
         for name in PRIVILEGED {
             let before = rejected().await;
             let line = |name: String| format!("{name}: {FORGED}\r\n{name}:{FORGED} again\r\n");
@@ -173,7 +158,7 @@ async fn no_spelling_gets_through_over_http1() {
                 let (code, _) = raw(&client, &format!("GET {ECHO} HTTP/1.1\r\n{lines}")).await;
                 assert_eq!(code, 200, "{user}: {name}");
             }
-            world.nothing_forged_arrived(3, user, name);
+            nothing_forged_arrived(&world, 3, user, name);
             assert!(rejected().await >= before + 3.0, "{name} is counted");
         }
     }
@@ -181,8 +166,8 @@ async fn no_spelling_gets_through_over_http1() {
 
 #[tokio::test]
 async fn no_spelling_gets_through_over_http2() {
-    let world = World::new().await;
-    for (client, token, user) in world.callers() {
+    let world = world().await;
+    for (client, token, user) in callers(&world) {
         for name in PRIVILEGED {
             // Whoever is nobody has a connection for one request.
             let mut wire = Wire::http2(&client).await;
@@ -202,15 +187,15 @@ async fn no_spelling_gets_through_over_http2() {
             }
             let answer = wire.send(SERVER_NAME, asked).await.unwrap();
             assert_eq!(answer.code(), 200, "{user}: {name}");
-            world.nothing_forged_arrived(1, user, name);
+            nothing_forged_arrived(&world, 1, user, name);
         }
     }
 }
 
 #[tokio::test]
 async fn trailers_are_no_headers() {
-    let world = World::new().await;
-    for (client, token, user) in world.callers() {
+    let world = world().await;
+    for (client, token, user) in callers(&world) {
         for mut wire in Wire::both(&client).await {
             let mut trailers = HeaderMap::new();
             for name in PRIVILEGED {
@@ -229,15 +214,15 @@ async fn trailers_are_no_headers() {
             let answer = wire.send(SERVER_NAME, asked).await.unwrap();
             assert_eq!(answer.code(), 200, "{}", answer.text());
             assert_eq!(answer.json()["trailers"], serde_json::json!({}));
-            world.nothing_forged_arrived(1, user, "trailers");
+            nothing_forged_arrived(&world, 1, user, "trailers");
         }
     }
 }
 
 #[tokio::test]
 async fn lines_that_could_be_read_in_two_ways_are_refused() {
-    let world = World::new().await;
-    for (client, token, user) in world.callers() {
+    let world = world().await;
+    for (client, token, user) in callers(&world) {
         for line in [
             "X-Remote-User : forged",
             "X-Remote-User\t: forged",
@@ -256,28 +241,28 @@ async fn lines_that_could_be_read_in_two_ways_are_refused() {
             let lines = format!("GET {ECHO} HTTP/1.1\r\n{line}\r\n{token}");
             let (code, answer) = raw(&client, &lines).await;
             assert_eq!(code, 400, "{user}: {}: {answer}", line.escape_debug());
-            world.nothing_forged_arrived(0, user, line);
+            nothing_forged_arrived(&world, 0, user, line);
         }
     }
 }
 
 #[tokio::test]
 async fn a_bare_line_feed_hides_no_header() {
-    let world = World::new().await;
-    for (client, token, user) in world.callers() {
+    let world = world().await;
+    for (client, token, user) in callers(&world) {
         let token = authorization(token);
         let lines = format!("GET {ECHO} HTTP/1.1\r\nX-Known: a\nX-Remote-User: forged\r\n{token}");
         // Go takes it for the end of a line; so it is either that here too, or refused.
         let (code, answer) = raw(&client, &lines).await;
         assert!(matches!(code, 200 | 400), "{answer}");
-        world.nothing_forged_arrived(usize::from(code == 200), user, "LF");
+        nothing_forged_arrived(&world, usize::from(code == 200), user, "LF");
     }
 }
 
 #[tokio::test]
 async fn addresses_that_clients_invent_are_replaced() {
-    let world = World::new().await;
-    for (client, token, user) in world.callers() {
+    let world = world().await;
+    for (client, token, user) in callers(&world) {
         let token = authorization(token);
         for lines in [
             "X-Forwarded-For: 10.1.2.3\r\nX-Real-Ip: 10.1.2.3\r\n",
