@@ -36,63 +36,54 @@ const KEPT: Duration = Duration::from_secs(60);
 /// How many watches from revisions of the past are opened.
 const FROM_THE_PAST: usize = 40;
 
-struct World {
-    pair: Pair,
+async fn pair() -> Pair {
+    let pair = Pair::options().proxies(|options| {
+        options
+            .set("watch.bookmarkOnShutdown", "true")
+            .set("watch.handOver", "true")
+            .set("shutdown.drain", "1s")
+            .env(
+                "RUST_LOG",
+                "info,kube_interop_proxy::watches::stored_here=debug",
+            )
+    });
+    let pair = pair.start().await;
+    pair.until_histories_are_known().await;
+    pair
 }
 
-impl World {
-    async fn new() -> Self {
-        let pair = Pair::options().proxies(|options| {
-            options
-                .set("watch.bookmarkOnShutdown", "true")
-                .set("watch.handOver", "true")
-                .set("shutdown.drain", "1s")
-                .env(
-                    "RUST_LOG",
-                    "info,kube_interop_proxy::watches::stored_here=debug",
-                )
-        });
-        let pair = pair.start().await;
-        pair.until_histories_are_known().await;
-        Self { pair }
-    }
+fn clients(pair: &Pair) -> [Client; 2] {
+    [&pair.proxy_a, &pair.proxy_b].map(|proxy| proxy.client(&pair.ground.pki).cert("admin"))
+}
 
-    fn clients(&self) -> [Client; 2] {
-        let Pair {
-            proxy_a, proxy_b, ..
-        } = &self.pair;
-        [proxy_a, proxy_b].map(|proxy| proxy.client(&self.pair.ground.pki).cert("admin"))
-    }
-
-    /// Each restart while changes are written and watched: a proxy that is told to stop, the other one without a warning,
-    /// and an apiserver, whose history then begins anew, and during whose absence a definition is made anew.
-    /// Returns revisions, and when they were the newest ones, and the watch of what is defined.
-    async fn restart(&mut self, writing: &Writing) -> (Vec<(Instant, i64)>, Redefined) {
-        let mut revisions = Vec::new();
-        let mut etcd = self.pair.ground.etcd.client().await;
-        let mut more = async || {
-            writing.more(4).await;
-            let header = etcd.status().await.unwrap().header().cloned();
-            revisions.push((Instant::now(), header.unwrap().revision()));
-        };
-        more().await;
-        assert!(self.pair.proxy_a.terminate().await.success());
-        more().await;
-        self.pair.proxy_a.start_again().await;
-        self.pair.proxy_b.kill();
-        more().await;
-        self.pair.proxy_b.start_again().await;
-        self.pair.until_histories_are_known().await;
-        let redefined = Redefined::watch(&mut self.pair).await;
-        self.pair.a.kill();
-        more().await;
-        define_anew(self.pair.b.admin()).await;
-        self.pair.a.start_again();
-        self.pair.a.wait_ready().await;
-        more().await;
-        redefined.create(&self.pair).await;
-        (revisions, redefined)
-    }
+/// Each restart while changes are written and watched: a proxy that is told to stop, the other one without a warning,
+/// and an apiserver, whose history then begins anew, and during whose absence a definition is made anew.
+/// Returns revisions, and when they were the newest ones, and the watch of what is defined.
+async fn restart(pair: &mut Pair, writing: &Writing) -> (Vec<(Instant, i64)>, Redefined) {
+    let mut revisions = Vec::new();
+    let mut etcd = pair.ground.etcd.client().await;
+    let mut more = async || {
+        writing.more(4).await;
+        let header = etcd.status().await.unwrap().header().cloned();
+        revisions.push((Instant::now(), header.unwrap().revision()));
+    };
+    more().await;
+    assert!(pair.proxy_a.terminate().await.success());
+    more().await;
+    pair.proxy_a.start_again().await;
+    pair.proxy_b.kill();
+    more().await;
+    pair.proxy_b.start_again().await;
+    pair.until_histories_are_known().await;
+    let redefined = Redefined::watch(pair).await;
+    pair.a.kill();
+    more().await;
+    define_anew(pair.b.admin()).await;
+    pair.a.start_again();
+    pair.a.wait_ready().await;
+    more().await;
+    redefined.create(pair).await;
+    (revisions, redefined)
 }
 
 /// One object after the other through the API: created, changed, deleted.
@@ -203,25 +194,25 @@ fn data_of(object: &Value) -> Data {
 }
 
 /// Of both proxies and each namespace.
-fn watchers(world: &World, from: i64) -> Vec<Arc<Watcher>> {
+fn watchers(pair: &Pair, from: i64) -> Vec<Arc<Watcher>> {
     let of_client = |client: Client| {
         NAMESPACES.map(|namespace| Arc::new(Watcher::new(namespace, client.fresh(), from)))
     };
-    world.clients().into_iter().flat_map(of_client).collect()
+    clients(pair).into_iter().flat_map(of_client).collect()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn etcds_guarantees_of_watches_hold_through_restarts_of_proxies_and_an_apiserver() {
     testkit::install_crypto_provider();
-    let mut world = World::new().await;
-    let client = world.pair.b.admin();
+    let mut pair = pair().await;
+    let client = pair.b.admin();
     let list = client.get("/api/v1/configmaps").await.json();
     let from: i64 = list["metadata"]["resourceVersion"]
         .as_str()
         .unwrap()
         .parse()
         .unwrap();
-    let watchers = watchers(&world, from);
+    let watchers = watchers(&pair, from);
     let mut watching = JoinSet::new();
     for watcher in &watchers {
         let watcher = watcher.clone();
@@ -231,13 +222,13 @@ async fn etcds_guarantees_of_watches_hold_through_restarts_of_proxies_and_an_api
     let mut writers = JoinSet::new();
     writers.spawn(write_by_api(client.fresh(), writing.clone()));
     writers.spawn(write_transactions(
-        world.pair.ground.etcd.client().await,
+        pair.ground.etcd.client().await,
         writing.clone(),
     ));
-    let (revisions, redefined) = world.restart(&writing).await;
+    let (revisions, redefined) = restart(&mut pair, &writing).await;
     writing.stop.store(true, Ordering::Relaxed);
     writers.join_all().await;
-    let history = tokio::time::timeout(LONG, history(&world.pair.ground.etcd));
+    let history = tokio::time::timeout(LONG, history(&pair.ground.etcd));
     let history = history.await.expect("all of etcd's changes");
     let all = tokio::time::timeout(LONG, watching.join_all()).await;
     let mut wrong: Vec<_> = watchers
@@ -250,7 +241,7 @@ async fn etcds_guarantees_of_watches_hold_through_restarts_of_proxies_and_an_api
     let kept = revisions.iter().find(|(at, _)| at.elapsed() < KEPT);
     let first = kept.or(revisions.last()).map(|(_, revision)| *revision);
     let first = first.filter(|_| revisions[0].0.elapsed() >= KEPT);
-    let again = from_the_past(&world, &history, first.unwrap_or(from)).await;
+    let again = from_the_past(&pair, &history, first.unwrap_or(from)).await;
     assert!(!again.is_empty(), "no watch of the past");
     wrong.extend(again.iter().flat_map(|it| it.violations(&history)));
     println!(
@@ -265,13 +256,13 @@ async fn etcds_guarantees_of_watches_hold_through_restarts_of_proxies_and_an_api
 }
 
 /// Watches from revisions all over the history, of either proxy in turn, to its end.
-async fn from_the_past(world: &World, history: &[Event], first: i64) -> Vec<Arc<Watcher>> {
+async fn from_the_past(pair: &Pair, history: &[Event], first: i64) -> Vec<Arc<Watcher>> {
     let judged = history.iter().filter(|event| event.revision > first);
     let revisions: Vec<_> = judged.map(|event| event.revision).collect();
     let some = revisions
         .iter()
         .step_by(revisions.len() / FROM_THE_PAST + 1);
-    let clients = world.clients();
+    let clients = clients(pair);
     let watchers: Vec<_> = (some.zip(clients.iter().cycle()))
         .map(|(revision, client)| Arc::new(Watcher::new("", client.fresh(), revision - 1)))
         .collect();

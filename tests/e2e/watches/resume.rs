@@ -17,71 +17,53 @@ const DEFINITIONS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitio
 const WIDGETS: &str = "/apis/example.com/v1/namespaces/default/widgets";
 const PROTOBUF: &str = "application/vnd.kubernetes.protobuf;stream=watch";
 
-struct World {
-    pair: Pair,
+async fn pair() -> Pair {
+    let pair = Pair::options().proxies(|options| {
+        let options = options.set("watch.bookmarkOnShutdown", "true");
+        options.set("shutdown.drain", "5s")
+    });
+    let pair = pair.start().await;
+    pair.until_histories_are_known().await;
+    pair
 }
 
-impl World {
-    async fn new() -> Self {
-        let pair = Pair::options().proxies(|options| {
-            let options = options.set("watch.bookmarkOnShutdown", "true");
-            options.set("shutdown.drain", "5s")
-        });
-        let pair = pair.start().await;
-        pair.until_histories_are_known().await;
-        Self { pair }
-    }
+/// Restarts A's apiserver; returns when its history is known again.
+async fn restart_a(pair: &mut Pair) {
+    let before = history_start(pair).await;
+    pair.a.kill();
+    pair.a.start_again();
+    pair.a.wait_ready().await;
+    let what = "A's history begins anew";
+    eventually(what, LONGER, async || history_start(pair).await > before).await;
+}
 
-    fn admin(&self) -> Client {
-        self.pair
-            .proxy_a
-            .client(&self.pair.ground.pki)
-            .cert("admin")
-    }
+async fn history_start(pair: &Pair) -> i64 {
+    let status = pair.proxy_a.statusz().await;
+    status["server"]["historyStart"]
+        .as_i64()
+        .unwrap_or_default()
+}
 
-    /// Restarts A's apiserver; returns when its history is known again.
-    async fn restart_a(&mut self) {
-        let before = self.history_start().await;
-        self.pair.a.kill();
-        self.pair.a.start_again();
-        self.pair.a.wait_ready().await;
-        let what = "A's history begins anew";
-        eventually(what, LONGER, async || self.history_start().await > before).await;
-    }
+/// How many 410s another server has saved clients from, and how many have passed.
+async fn expired(pair: &Pair) -> [f64; 2] {
+    let of = async |result| pair.proxy_a.metric(EXPIRED, &[("result", result)]).await;
+    [of("avoided").await, of("passed").await]
+}
 
-    async fn history_start(&self) -> i64 {
-        let status = self.pair.proxy_a.statusz().await;
-        status["server"]["historyStart"]
-            .as_i64()
-            .unwrap_or_default()
-    }
+/// How many watches were sent to B because of its history.
+async fn resumed(pair: &Pair) -> f64 {
+    let resumed = [("decision", "resume")];
+    pair.proxy_a.metric(DECISIONS, &resumed).await
+}
 
-    /// How many 410s another server has saved clients from, and how many have passed.
-    async fn expired(&self) -> [f64; 2] {
-        let of = async |result| {
-            self.pair
-                .proxy_a
-                .metric(EXPIRED, &[("result", result)])
-                .await
-        };
-        [of("avoided").await, of("passed").await]
-    }
-
-    /// How many watches were sent to B because of its history.
-    async fn resumed(&self) -> f64 {
-        let resumed = [("decision", "resume")];
-        self.pair.proxy_a.metric(DECISIONS, &resumed).await
-    }
-
-    /// A's proxy starts again, and knows B.
-    async fn restart_proxy_a(&mut self) {
-        assert!(self.pair.proxy_a.terminate().await.success());
-        self.pair.proxy_a.start_again().await;
-        eventually("A's proxy knows B again", LONGER, async || {
-            self.pair.proxy_a.statusz().await["peers"][0]["target"] == true
-        })
-        .await;
-    }
+/// A's proxy starts again, and knows B.
+async fn restart_proxy_a(pair: &mut Pair) {
+    assert!(pair.proxy_a.terminate().await.success());
+    pair.proxy_a.start_again().await;
+    eventually("A's proxy knows B again", LONGER, async || {
+        pair.proxy_a.statusz().await["peers"][0]["target"] == true
+    })
+    .await;
 }
 
 async fn create(client: &Client, path: &str, name: &str) -> String {
@@ -109,32 +91,32 @@ async fn create(client: &Client, path: &str, name: &str) -> String {
 /// Each part restarts what it needs in the cluster that the one before has left; A's apiserver is restarted once.
 #[tokio::test]
 async fn a_watch_from_before_a_restart_goes_on_where_its_history_is() {
-    let mut world = World::new().await;
-    let seen = create(&world.admin(), QUIET, "seen").await;
+    let mut pair = pair().await;
+    let seen = create(&pair.admin(), QUIET, "seen").await;
     for number in 0..5 {
-        create(&world.admin(), BUSY, &format!("busy-{number}")).await;
+        create(&pair.admin(), BUSY, &format!("busy-{number}")).await;
     }
-    let widget = a_custom_resource(&world).await;
-    world.restart_a().await;
-    where_history_is_known(&world, &seen).await;
-    where_the_cache_of_a_custom_resource_is_older(&mut world, &widget).await;
-    not_of_another_etcd(&mut world, &seen).await;
-    where_history_is_not_known(&mut world, &seen).await;
-    where_no_cache_of_a_custom_resource_reaches_back(&mut world, &widget).await;
+    let widget = a_custom_resource(&pair).await;
+    restart_a(&mut pair).await;
+    where_history_is_known(&pair, &seen).await;
+    where_the_cache_of_a_custom_resource_is_older(&mut pair, &widget).await;
+    not_of_another_etcd(&mut pair, &seen).await;
+    where_history_is_not_known(&mut pair, &seen).await;
+    where_no_cache_of_a_custom_resource_reaches_back(&mut pair, &widget).await;
 }
 
 /// The revision of the first of two objects of it.
-async fn a_custom_resource(world: &World) -> String {
-    let admin = world.admin();
+async fn a_custom_resource(pair: &Pair) -> String {
+    let admin = pair.admin();
     create(&admin, DEFINITIONS, "widgets").await;
     // The first use begins B's cache.
     eventually("B serves it", LONGER, async || {
-        world.pair.b.admin().get(WIDGETS).await.code() == 200
+        pair.b.admin().get(WIDGETS).await.code() == 200
     })
     .await;
-    until_the_definition_is_known(world).await;
+    until_the_definition_is_known(pair).await;
     eventually("A serves it", LONGER, async || {
-        world.pair.a.admin().get(WIDGETS).await.code() == 200
+        pair.a.admin().get(WIDGETS).await.code() == 200
     })
     .await;
     let seen = create(&admin, WIDGETS, "seen").await;
@@ -142,22 +124,22 @@ async fn a_custom_resource(world: &World) -> String {
     seen
 }
 
-async fn until_the_definition_is_known(world: &World) {
+async fn until_the_definition_is_known(pair: &Pair) {
     eventually("A's proxy knows of it", LONGER, async || {
-        let custom = world.pair.proxy_a.statusz().await["custom"].to_string();
+        let custom = pair.proxy_a.statusz().await["custom"].to_string();
         custom.contains("\"widgets\"")
     })
     .await;
 }
 
 /// A's history does not reach back to `seen`, and B's does.
-async fn where_history_is_known(world: &World, seen: &str) {
-    let admin = world.admin();
+async fn where_history_is_known(pair: &Pair, seen: &str) {
+    let admin = pair.admin();
     let watch = format!("{QUIET}?watch=1&resourceVersion={seen}");
-    assert_expired_at_a(world, &watch).await;
+    assert_expired_at_a(pair, &watch).await;
     let mut through = admin.open(&watch).await;
     assert_eq!(through.status, 200);
-    assert_eq!(world.resumed().await, 1.0);
+    assert_eq!(resumed(pair).await, 1.0);
     create(&admin, QUIET, "missed").await;
     let event = through.next_event(LONG).await.unwrap().unwrap();
     assert_eq!(
@@ -173,21 +155,21 @@ async fn where_history_is_known(world: &World, seen: &str) {
     create(&admin, QUIET, "next").await;
     let event = local.next_event(LONG).await.unwrap().unwrap();
     assert_eq!(event["object"]["metadata"]["name"], "next");
-    assert_eq!(world.resumed().await, 1.0);
+    assert_eq!(resumed(pair).await, 1.0);
 }
 
 /// Nor watches without a revision.
-async fn not_of_another_etcd(world: &mut World, seen: &str) {
+async fn not_of_another_etcd(pair: &mut Pair, seen: &str) {
     const OTHERS: &str = "etcd.otherResources";
-    world.pair.proxy_a.reconfigure(OTHERS, "[podtemplates]");
-    world.restart_proxy_a().await;
+    pair.proxy_a.reconfigure(OTHERS, "[podtemplates]");
+    restart_proxy_a(pair).await;
     let start: i64 = seen.parse().unwrap();
     eventually("B's history is known to reach back", LONGER, async || {
-        let of_b = world.pair.proxy_a.statusz().await["peers"][0]["historyStart"].as_i64();
+        let of_b = pair.proxy_a.statusz().await["peers"][0]["historyStart"].as_i64();
         of_b.is_some_and(|of_b| of_b <= start)
     })
     .await;
-    let admin = world.admin();
+    let admin = pair.admin();
     let mut elsewhere = admin
         .open(&format!("{QUIET}?watch=1&resourceVersion={seen}"))
         .await;
@@ -200,14 +182,14 @@ async fn not_of_another_etcd(world: &mut World, seen: &str) {
         let event = watch.next_event(LONG).await.unwrap().unwrap();
         assert_eq!(event["type"], "ADDED");
     }
-    assert_eq!(world.resumed().await, 0.0);
-    world.pair.proxy_a.reconfigure(OTHERS, "[]");
-    world.restart_proxy_a().await;
+    assert_eq!(resumed(pair).await, 0.0);
+    pair.proxy_a.reconfigure(OTHERS, "[]");
+    restart_proxy_a(pair).await;
 }
 
 /// A's own answer to a watch is a 410.
-async fn assert_expired_at_a(world: &World, watch: &str) {
-    let mut direct = world.pair.a.admin().open(watch).await;
+async fn assert_expired_at_a(pair: &Pair, watch: &str) {
+    let mut direct = pair.a.admin().open(watch).await;
     let event = direct.next_event(LONG).await.unwrap().unwrap();
     assert_eq!(
         (&event["type"], &event["object"]["code"]),
@@ -215,21 +197,21 @@ async fn assert_expired_at_a(world: &World, watch: &str) {
     );
 }
 
-async fn where_history_is_not_known(world: &mut World, seen: &str) {
-    let admin = world.admin();
+async fn where_history_is_not_known(pair: &mut Pair, seen: &str) {
+    let admin = pair.admin();
     // The new proxy knows of its apiserver's history only from now on.
-    world.pair.proxy_b.kill();
-    world.pair.proxy_b.start_again().await;
+    pair.proxy_b.kill();
+    pair.proxy_b.start_again().await;
     let start: i64 = seen.parse().unwrap();
     eventually("B's history begins later", LONGER, async || {
-        let status = world.pair.proxy_a.statusz().await;
+        let status = pair.proxy_a.statusz().await;
         let b = &status["peers"][0];
         b["target"] == true && b["historyStart"].as_i64() > Some(start)
     })
     .await;
 
     let watch = format!("{QUIET}?watch=1&resourceVersion={seen}");
-    assert_expired_at_a(world, &watch).await;
+    assert_expired_at_a(pair, &watch).await;
     for client in [admin.http1(), admin.http2()] {
         let mut json = client.open(&watch).await;
         let event = json.next_event(LONG).await.unwrap().unwrap();
@@ -239,20 +221,20 @@ async fn where_history_is_not_known(world: &mut World, seen: &str) {
         let piece = protobuf.next_chunk(LONG).await.unwrap().unwrap();
         assert_eq!(piece.get(4..11), Some(&b"\x0a\x05ADDED"[..]));
     }
-    assert_eq!(world.resumed().await, 0.0);
-    assert_eq!(world.expired().await, [4.0, 0.0]);
+    assert_eq!(resumed(pair).await, 0.0);
+    assert_eq!(expired(pair).await, [4.0, 0.0]);
 }
 
-async fn where_the_cache_of_a_custom_resource_is_older(world: &mut World, seen: &str) {
-    let before = world.expired().await;
-    let admin = world.admin();
+async fn where_the_cache_of_a_custom_resource_is_older(pair: &mut Pair, seen: &str) {
+    let before = expired(pair).await;
+    let admin = pair.admin();
     eventually("A serves it again", LONGER, async || {
-        world.pair.a.admin().get(WIDGETS).await.code() == 200
+        pair.a.admin().get(WIDGETS).await.code() == 200
     })
     .await;
 
     let watch = format!("{WIDGETS}?watch=1&allowWatchBookmarks=true&resourceVersion={seen}");
-    assert_expired_at_a(world, &watch).await;
+    assert_expired_at_a(pair, &watch).await;
     let clients = [admin.http1(), admin.http2()];
     let mut open = Vec::new();
     for client in &clients {
@@ -261,10 +243,10 @@ async fn where_the_cache_of_a_custom_resource_is_older(world: &mut World, seen: 
         assert_eq!(event["object"]["metadata"]["name"], "missed");
         open.push(through);
     }
-    assert_eq!(world.expired().await, [before[0] + 2.0, before[1]]);
+    assert_eq!(expired(pair).await, [before[0] + 2.0, before[1]]);
 
     // They end with a last bookmark like any other. The next part starts the proxy again.
-    world.pair.proxy_a.terminate().await;
+    pair.proxy_a.terminate().await;
     for watch in &mut open {
         let mut last = Value::Null;
         while let Some(event) = watch.next_event(LONG).await.unwrap() {
@@ -275,23 +257,23 @@ async fn where_the_cache_of_a_custom_resource_is_older(world: &mut World, seen: 
 }
 
 /// B's neither.
-async fn where_no_cache_of_a_custom_resource_reaches_back(world: &mut World, seen: &str) {
-    let expired = world.expired().await;
-    let admin = world.admin();
-    until_the_definition_is_known(world).await;
+async fn where_no_cache_of_a_custom_resource_reaches_back(pair: &mut Pair, seen: &str) {
+    let so_far = expired(pair).await;
+    let admin = pair.admin();
+    until_the_definition_is_known(pair).await;
     let before = seen.parse::<i64>().unwrap() - 1;
-    world.pair.b.kill();
-    world.pair.b.start_again();
-    world.pair.b.wait_ready().await;
+    pair.b.kill();
+    pair.b.start_again();
+    pair.b.wait_ready().await;
     eventually("B serves it again", LONGER, async || {
-        let ready = world.pair.proxy_b.is_ready().await;
-        ready && world.pair.b.admin().get(WIDGETS).await.code() == 200
+        let ready = pair.proxy_b.is_ready().await;
+        ready && pair.b.admin().get(WIDGETS).await.code() == 200
     })
     .await;
     let watch = format!("{WIDGETS}?watch=1&resourceVersion={before}");
-    let direct = world.pair.a.admin().get(&watch).await;
+    let direct = pair.a.admin().get(&watch).await;
     let passed = admin.get(&watch).await;
     assert_eq!((passed.code(), passed.text()), (200, direct.text()));
     assert!(passed.text().contains("too old resource version"));
-    assert_eq!(world.expired().await, [expired[0], expired[1] + 1.0]);
+    assert_eq!(expired(pair).await, [so_far[0], so_far[1] + 1.0]);
 }
