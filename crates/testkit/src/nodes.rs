@@ -130,9 +130,9 @@ impl Nodes {
         };
         for node in 0..self.servers.len() {
             step().await;
-            let server = self.servers[node].process();
-            server.signal(signal);
-            server.wait(patience).await;
+            let server = &mut self.servers[node];
+            server.process().signal(signal);
+            server.ended(patience).await;
             step().await;
             let server = &mut self.servers[node];
             server.start_again();

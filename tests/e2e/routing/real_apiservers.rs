@@ -46,7 +46,7 @@ async fn grant(admin: &Client) {
 #[tokio::test]
 async fn beside_one_apiserver_404s_and_refusals_are_its_own() {
     let ground = Ground::bootstrapped().await;
-    let options = ground.kube("cp-a").runtime_config("autoscaling/v1=false");
+    let options = ground.kube("cp-a").without_group("autoscaling");
     let server = KubeApiServer::start(options, &ground.pki).await;
     let proxy = Proxy::start(ground.proxy("a", server.addr()).until(Until::Ready)).await;
     true_404::what_one_does_not_have_is_its_own_404(&server, &proxy, &ground).await;

@@ -34,8 +34,6 @@ async fn world() -> World {
     let ground = Ground::bootstrapped().await;
     let options = ground
         .kube(ID)
-        .betas(true)
-        .runtime_config("internal.apiserver.k8s.io/v1alpha1=true")
         .arg("--identity-lease-duration-seconds=3")
         .arg("--identity-lease-renew-interval-seconds=1");
     let options = GATES.into_iter().fold(options, KubeOptions::feature_gate);

@@ -54,14 +54,6 @@ async fn until_proved_by(server: SocketAddr, proxy: &mut Proxy, proofs: usize) {
     .await;
 }
 
-async fn until_gone(server: &mut KubeApiServer) {
-    let process = server.process();
-    eventually("the apiserver has ended", LONGER, async || {
-        process.exited().is_some()
-    })
-    .await;
-}
-
 /// Watches of a namespace's ConfigMaps in all forms, from one revision.
 async fn open(admin: &Client, from: i64) -> Vec<Events> {
     let all = watch_path(CONFIG_MAPS, from);
@@ -159,7 +151,7 @@ async fn a_watch_goes_on_at_another_apiserver_and_its_client_notices_nothing() {
             assert_eq!(changes(watch), seen, "watch {index} in round {round}");
         }
         // It waits for no watch.
-        until_gone(&mut a).await;
+        a.ended(LONGER).await;
         if round == 1 {
             break;
         }
@@ -213,7 +205,7 @@ pub(super) async fn watches_wait_for_the_only_apiserver(
     for (stopped, (signal, text)) in stops.into_iter().enumerate() {
         until_proved_by(server.addr(), &mut proxy, stopped + 1).await;
         server.process().signal(signal);
-        until_gone(server).await;
+        server.ended(LONGER).await;
         server.start_again();
         server.wait_ready().await;
         let before = watches[0].seen.len();

@@ -18,7 +18,7 @@ use super::notes;
 use super::pki::Pki;
 use super::process::{COLLECT_LESS, NotFound, Process};
 use super::proxy::sum;
-use super::wait::eventually;
+use super::wait::{eventually, within};
 pub use abilities::{Abilities, Need};
 pub use binaries::{
     Binary, VARIABLE, all, cache, cached, caches, lacks, lacks_for_a_part, several,
@@ -117,6 +117,17 @@ impl KubeApiServer {
     /// seconds.
     pub async fn stop(&mut self) {
         self.process.terminate(PATIENCE).await;
+    }
+
+    /// Waits for its end after a signal; panics if there is none within `patience`. Up to 1.25 a server with the gate
+    /// `APIServerIdentity` lives on for a minute without its port: it is killed sooner, as by kubelet.
+    pub async fn ended(&mut self, patience: Duration) {
+        let has_lease = self.abilities().meets(Need::On("APIServerIdentity"));
+        if has_lease && self.abilities().meets(Need::Before(26)) {
+            let _ = within(PATIENCE, async || self.process.exited()).await;
+            self.process.kill();
+        }
+        self.process.wait(patience).await;
     }
 
     /// It is stopped, and up again at the same address.

@@ -193,18 +193,19 @@ impl KubeOptions {
             flags.retain(|flag| !self.left_out.iter().any(|start| flag.starts_with(start)));
         }
         flags.extend(self.args.iter().cloned());
+        let mut gates = self.feature_gates.clone();
+        gates.extend(binary.gates(&self.feature_gates));
+        let storage_versions = gates.iter().any(|gate| gate == "StorageVersionAPI=true");
         // Of a group version that is named twice, the last counts.
-        let mut runtime_config = self.runtime_config_of_betas(binary.abilities());
+        let mut runtime_config = match storage_versions {
+            // It can neither write them without the first, nor start without the versions that it stores.
+            true => vec!["internal.apiserver.k8s.io/v1alpha1=true".to_owned()],
+            false => self.runtime_config_of_betas(binary.abilities()),
+        };
         runtime_config.extend_from_slice(&self.runtime_config);
         if writes_what_others_cannot_read(binary) {
             flags.push("--enable-priority-and-fairness=false".to_owned());
             runtime_config.push("flowcontrol.apiserver.k8s.io/v1=false".to_owned());
-        }
-        let mut gates = self.feature_gates.clone();
-        gates.extend(binary.gates(&self.feature_gates));
-        if gates.iter().any(|gate| gate == "StorageVersionAPI=true") {
-            // Without it the apiserver has nowhere to write them.
-            runtime_config.push("internal.apiserver.k8s.io/v1alpha1=true".to_owned());
         }
         let has_native = binary.abilities().meets(Need::Gate(NATIVE));
         if let Some(native) = self.native.filter(|_| has_native) {
