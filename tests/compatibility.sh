@@ -12,7 +12,7 @@ set -euo pipefail
 cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.."
 
 [ $# -gt 0 ] || set -- ''
-export RUST_TEST_THREADS="${RUST_TEST_THREADS:-$((3 * $(nproc)))}"
+export RUST_TEST_THREADS="${RUST_TEST_THREADS:-$((4 * $(nproc)))}"
 ulimit -n "$(ulimit -Hn)" || echo "compatibility: the limit of open files stays at $(ulimit -n)" >&2
 
 # The modules that start real apiservers, as filters for their tests' names.

@@ -26,7 +26,7 @@ tests/fetch-etcd.sh || echo 'run: the tests that need etcd 3.5 will fail' >&2
 # The tests hold thousands of connections, and both of their ends.
 ulimit -n "$(ulimit -Hn)" || echo "run: the limit of open files stays at $(ulimit -n)" >&2
 # Most of them wait most of their time: for leases that end, for servers that start, for silence that lasts.
-export RUST_TEST_THREADS="${RUST_TEST_THREADS:-$((3 * $(nproc)))}"
+export RUST_TEST_THREADS="${RUST_TEST_THREADS:-$((4 * $(nproc)))}"
 
 # Tests say there what cargo does not tell.
 export KUBE_INTEROP_NOTES="${KUBE_INTEROP_NOTES:-${CARGO_TARGET_DIR:-$PWD/target}/test-notes}"

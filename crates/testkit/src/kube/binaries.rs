@@ -82,7 +82,7 @@ pub(crate) fn others_meet(need: Need) -> bool {
 /// Each with the gates that it turns on.
 fn elements(given: &str) -> Vec<(PathBuf, Vec<String>)> {
     let element = |element: &str| {
-        // No directory's name has them.
+        // A `+` in a directory's name is part of it.
         let (directory, file) = element.split_at(element.rfind('/').map_or(0, |slash| slash + 1));
         let mut parts = file.split('+');
         let path = match format!("{directory}{}", parts.next().unwrap_or_default()) {
