@@ -115,6 +115,16 @@ impl World {
         self.apiserver.process().wait(LONGER).await;
     }
 
+    /// Returns when it is ready, and a client's request after that was served.
+    async fn start_apiserver_again(&mut self) {
+        self.apiserver.start_again();
+        eventually("the new one is ready", LONGER, async || {
+            self.proxy.is_ready().await
+        })
+        .await;
+        self.until_served().await;
+    }
+
     /// Until a request that begins now or later is served.
     async fn until_served(&self) {
         let now = Instant::now();
@@ -218,12 +228,7 @@ async fn a_client_of_one_node_is_served_for_as_long_as_its_proxy_is_there() {
 async fn an_apiserver_is_replaced_behind_its_proxy(world: &mut World) {
     world.end_apiserver().await;
     world.until_served().await;
-    world.apiserver.start_again();
-    eventually("the new one is ready", LONGER, async || {
-        world.proxy.is_ready().await
-    })
-    .await;
-    world.until_served().await;
+    world.start_apiserver_again().await;
     let failed = world.failed();
     assert!(failed.is_empty(), "{failed:?}");
 }
@@ -248,12 +253,7 @@ async fn a_proxy_ends_after_its_apiserver_and_starts_before_it(world: &mut World
 
     world.proxy.start_again().await;
     world.until_served().await;
-    world.apiserver.start_again();
-    eventually("all is ready", LONGER, async || {
-        world.proxy.is_ready().await
-    })
-    .await;
-    world.until_served().await;
+    world.start_apiserver_again().await;
     let early = before(world.failed(), ended);
     assert!(early.is_empty(), "while the proxy was there: {early:?}");
 }

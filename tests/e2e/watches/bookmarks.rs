@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 
 use testkit::client::{Client, Streaming};
 use testkit::cluster::{Ground, LONG};
+use testkit::double::kept;
 use testkit::etcd::Etcd;
 use testkit::kube::{KubeApiServer, Need};
 use testkit::process::Signal;
@@ -206,7 +207,8 @@ impl World {
         let mut ground = Ground::bootstrapped().await;
         let moved = json!({"apiVersion": "v1", "kind": "LimitRange",
             "metadata": {"name": "moved", "namespace": "default"}, "spec": {"limits": []}});
-        let moved = put(&ground, "/registry/limitranges/default/moved", &moved).await;
+        let mut etcd = ground.etcd.client().await;
+        let moved = kept::write(&mut etcd, "/registry/limitranges/default/moved", &moved).await;
         ground.etcd.back_up().await;
         let other = Etcd::start(ground.dir.path(), &ground.pki).await;
         let mut copy = Etcd::start(ground.dir.path(), &ground.pki).await;
@@ -224,13 +226,6 @@ impl World {
             ground,
         }
     }
-}
-
-/// Writes to etcd, past the apiserver; the revision.
-async fn put(ground: &Ground, key: &str, value: &Value) -> i64 {
-    let mut etcd = ground.etcd.client().await;
-    let answer = etcd.put(key, value.to_string(), None).await.unwrap();
-    answer.header().unwrap().revision()
 }
 
 #[tokio::test]
@@ -508,8 +503,9 @@ async fn a_crd_that_is_named_like_a_built_in_resource_does_not_hide_its_changes(
     server.process().signal(Signal::Stop);
     // As another apiserver does it.
     let key = "/registry/networkpolicies/default/missed";
-    let missed = put(ground, key, &policy("missed")).await;
-    put(ground, "/registry/elsewhere", &json!({})).await;
+    let mut etcd = ground.etcd.client().await;
+    let missed = kept::write(&mut etcd, key, &policy("missed")).await;
+    kept::write(&mut etcd, "/registry/elsewhere", &json!({})).await;
     proxy.process().signal(Signal::Term);
     let (seen, _) = watch.rest().await;
     let bookmark = last_bookmark(&seen);
