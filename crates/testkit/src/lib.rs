@@ -30,6 +30,7 @@ pub mod kubectl;
 pub mod ledger;
 pub mod modern;
 pub mod network;
+pub mod node;
 pub mod nodes;
 pub mod notes;
 mod one_task;

@@ -26,7 +26,7 @@ pub struct PairOptions {
     proxies: Vec<Change<ProxyOptions>>,
 }
 
-type Change<Options> = Box<dyn Fn(Options) -> Options + Send>;
+pub(crate) type Change<Options> = Box<dyn Fn(Options) -> Options + Send>;
 
 impl Pair {
     pub fn options() -> PairOptions {
@@ -116,7 +116,7 @@ impl PairOptions {
     }
 }
 
-fn changed<Options>(options: Options, changes: &[Change<Options>]) -> Options {
+pub(crate) fn changed<Options>(options: Options, changes: &[Change<Options>]) -> Options {
     let changes = changes.iter();
     changes.fold(options, |options, change| change(options))
 }

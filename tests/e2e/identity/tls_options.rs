@@ -9,11 +9,11 @@ use tokio::process::Command;
 
 use testkit::addr::Loopback;
 use testkit::cluster::{Ground, LONG, Single};
-use testkit::double::{Double, v1_20};
+use testkit::double::{DoubleOptions, v1_20};
 use testkit::kubectl::Kubectl;
 use testkit::openssl::{Forge, Wanted};
 use testkit::pki::{LeafOptions, SERVER_NAME};
-use testkit::proxy::{Proxy, ProxyOptions, Until};
+use testkit::proxy::ProxyOptions;
 use testkit::wait::eventually;
 
 const BROKEN: &str = "kube_interop_proxy_certificates_broken";
@@ -57,17 +57,8 @@ async fn subject(server: SocketAddr, name: Option<&str>, options: &[&str]) -> St
 
 /// A double with a proxy that has further certificates: `rsa.` (by its own names), `wild.` (explicit names) and that of
 /// another address.
-struct World {
-    proxy: Proxy,
-    other: Loopback,
-    forge: Forge,
-    ground: Ground,
-    _double: Double,
-}
-
-async fn world(change: impl Fn(ProxyOptions) -> ProxyOptions) -> World {
+async fn certified() -> (Loopback, Forge, Single) {
     let ground = Ground::new().await;
-    let double = ground.double(v1_20()).await;
     let forge = Forge::new(&ground.dir.path().join("forge"));
     let other = Loopback::new();
     forge.root("ca", &Wanted::authority("forge"));
@@ -93,24 +84,20 @@ async fn world(change: impl Fn(ProxyOptions) -> ProxyOptions) -> World {
         other.ip()
     );
     let additional = format!("['{}']", other.socket(6443));
-    let options = ground
-        .proxy("a", double.addr())
-        .set("serving.additionalBindAddresses", &additional)
-        .set("serving.sniCertificates", &list);
-    let proxy = Proxy::start(change(options).until(Until::Ready)).await;
-    World {
-        proxy,
-        other,
-        forge,
-        ground,
-        _double: double,
-    }
+    let double = DoubleOptions::new(ground.pki.dir(), v1_20());
+    let single = Single::on(ground, double, |options| {
+        options
+            .set("serving.additionalBindAddresses", &additional)
+            .set("serving.sniCertificates", &list)
+    })
+    .await;
+    (other, forge, single)
 }
 
 #[tokio::test]
 async fn clients_get_the_certificate_of_the_name_that_they_ask_for() {
-    let world = world(|options| options).await;
-    let (serving, other) = (world.proxy.addr(), world.other.socket(6443));
+    let (other, forge, single) = certified().await;
+    let (serving, other) = (single.proxy.addr(), other.socket(6443));
     for tls in ["-tls1_2", "-tls1_3"] {
         for (server, name, expected) in [
             (serving, None, "CN=kube-apiserver"),
@@ -132,9 +119,9 @@ async fn clients_get_the_certificate_of_the_name_that_they_ask_for() {
     let old = ["-tls1_2", "-cipher", "ECDHE-RSA-AES128-GCM-SHA256"];
     assert_eq!(subject(serving, None, &old).await, "CN=rsacertificate");
     // Go, which verifies.
-    let kubectl = Kubectl::new(serving, &world.ground.pki, world.ground.dir.path());
-    let kubectl = kubectl.cert(&world.ground.pki, "admin");
-    let authority = world.forge.path("ca.crt").display().to_string();
+    let kubectl = Kubectl::new(serving, &single.ground.pki, single.ground.dir.path());
+    let kubectl = kubectl.cert(&single.ground.pki, "admin");
+    let authority = forge.path("ca.crt").display().to_string();
     let authority = format!("--certificate-authority={authority}");
     let name = "--tls-server-name=kubectl.example.com";
     let arguments = ["get", "--raw", "/version", &authority, name];
@@ -203,22 +190,22 @@ async fn only_the_versions_and_suites_of_the_configuration_are_spoken() {
 
 #[tokio::test]
 async fn a_certificate_of_a_name_is_replaced_like_the_others() {
-    let world = world(|options| options).await;
+    let (_other, forge, mut single) = certified().await;
     let name = Some("rsa.example.com");
-    let pki = &world.ground.pki;
-    let path = |end: &str| world.forge.path(&format!("rsa.{end}"));
+    let pki = &single.ground.pki;
+    let path = |end: &str| forge.path(&format!("rsa.{end}"));
     let copy = |from: &str| {
         std::fs::copy(pki.path(&format!("{from}.crt")), path("crt")).unwrap();
         std::fs::copy(pki.path(&format!("{from}.key")), path("key")).unwrap();
     };
     let (crt, key) = (std::fs::read(path("crt")), std::fs::read(path("key")));
-    let broken = async || world.proxy.metric(BROKEN, &[("files", "serving")]).await;
+    let broken = async || single.proxy.metric(BROKEN, &[("files", "serving")]).await;
     // A chain that is longer than a message of TLS may be.
     let long = String::from_utf8(crt.as_ref().unwrap().repeat(200)).unwrap();
     for (file, contents) in [("crt", "nonsense"), ("key", ""), ("crt", &long)] {
         std::fs::write(path(file), contents).unwrap();
         eventually("that is noticed", LONG, async || broken().await == 1.0).await;
-        let found = subject(world.proxy.addr(), name, &[]).await;
+        let found = subject(single.proxy.addr(), name, &[]).await;
         assert_eq!(found, "CN=rsacertificate", "{file}");
         std::fs::write(path("crt"), crt.as_ref().unwrap()).unwrap();
         std::fs::write(path("key"), key.as_ref().unwrap()).unwrap();
@@ -229,19 +216,21 @@ async fn a_certificate_of_a_name_is_replaced_like_the_others() {
     pki.leaf("renewed", "ca", &renewed);
     copy("renewed");
     eventually("the new one is in use", LONG, async || {
-        subject(world.proxy.addr(), name, &[]).await == "CN=renewed"
+        subject(single.proxy.addr(), name, &[]).await == "CN=renewed"
     })
     .await;
     let labels = [("file", "serving.sniCertificates[0].certFile")];
     let expires = renewed.not_after.unix_timestamp() as f64;
     let is_its_own = |end| end == expires;
-    world
+    single
         .proxy
         .until_metric(EXPIRATION, &labels, is_its_own)
         .await;
-    let log = world.proxy.log_tail();
-    assert!(
-        log.contains("serving.sniCertificates[0].certFile") && log.contains("will expire soon"),
-        "{log}"
-    );
+    let log = single.proxy.process().log().to_owned();
+    eventually("that it expires is logged", LONG, async || {
+        let log = std::fs::read_to_string(&log).unwrap();
+        let is_it = |line: &str| line.contains(labels[0].1) && line.contains("will expire soon");
+        log.lines().any(is_it)
+    })
+    .await;
 }

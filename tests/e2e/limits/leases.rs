@@ -29,67 +29,60 @@ const SIZE: usize = 1_000_000;
 /// A day of the year 10000 in UTC.
 const STRANGE_TIME: &str = "9999-12-31T23:59:59.000000-12:00";
 
-struct World {
-    api: KubeApiServer,
-    ground: Ground,
+/// A kube-apiserver whose namespace kube-system is there.
+async fn apiserver() -> (Ground, KubeApiServer) {
+    let ground = Ground::bootstrapped().await;
+    let options = ground.kube("cp-a");
+    let api = KubeApiServer::start(options, &ground.pki).await;
+    let admin = api.admin();
+    eventually("the namespace kube-system is there", LONG, async || {
+        let answer = admin.get("/api/v1/namespaces/kube-system").await;
+        answer.code() == 200
+    })
+    .await;
+    (ground, api)
 }
 
-impl World {
-    async fn new() -> Self {
-        let ground = Ground::bootstrapped().await;
-        let options = ground.kube("cp-a");
-        let api = KubeApiServer::start(options, &ground.pki).await;
-        let world = Self { api, ground };
-        let admin = world.api.admin();
-        eventually("the namespace kube-system is there", LONG, async || {
-            let answer = admin.get("/api/v1/namespaces/kube-system").await;
-            answer.code() == 200
-        })
-        .await;
-        world
-    }
+/// etcd is slow while much is written.
+fn proxy_options(ground: &Ground, api: &KubeApiServer, id: &str) -> ProxyOptions {
+    let options = ground.proxy(id, api.addr());
+    let options = options.set("identity.publishLease", "Never");
+    options.set("peer.leaseTTL", "60s").until(Until::Ready)
+}
 
-    /// etcd is slow while much is written.
-    fn proxy(&self, id: &str) -> ProxyOptions {
-        let options = self.ground.proxy(id, self.api.addr());
-        let options = options.set("identity.publishLease", "Never");
-        options.set("peer.leaseTTL", "60s").until(Until::Ready)
-    }
+/// Creates an apiserver's Lease (`POST`), or changes it (`PATCH`).
+async fn write(api: &KubeApiServer, verb: &str, name: &str, spec: Value) {
+    let labels = json!({"apiserver.kubernetes.io/identity": "kube-apiserver"});
+    let lease = json!({"apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
+        "metadata": {"name": name, "labels": labels}, "spec": spec});
+    let (path, content_type, code) = match verb {
+        "POST" => (PATH.to_owned(), "application/json", 201),
+        _ => (
+            format!("{PATH}/{name}"),
+            "application/merge-patch+json",
+            200,
+        ),
+    };
+    let admin = api.admin().header("content-type", content_type);
+    let answer = admin.request(verb, &path, lease.to_string()).await;
+    assert_eq!(answer.code(), code, "{}", answer.text());
+}
 
-    /// Creates an apiserver's Lease (`POST`), or changes it (`PATCH`).
-    async fn write(&self, verb: &str, name: &str, spec: Value) {
-        let labels = json!({"apiserver.kubernetes.io/identity": "kube-apiserver"});
-        let lease = json!({"apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
-            "metadata": {"name": name, "labels": labels}, "spec": spec});
-        let (path, content_type, code) = match verb {
-            "POST" => (PATH.to_owned(), "application/json", 201),
-            _ => (
-                format!("{PATH}/{name}"),
-                "application/merge-patch+json",
-                200,
-            ),
-        };
-        let admin = self.api.admin().header("content-type", content_type);
-        let answer = admin.request(verb, &path, lease.to_string()).await;
-        assert_eq!(answer.code(), code, "{}", answer.text());
-    }
-
-    /// Puts the Lease `a000`, as the apiserver wrote it, into etcd under other numbers too: for each of them the apiserver
-    /// would have much to do. No faster than the proxy reads them.
-    async fn copy(&self, numbers: Range<usize>, proxy: &Proxy) {
-        let registry = Registry::new(self.ground.etcd.client().await, "/registry");
-        let value = registry.get(&key("a000")).await.expect("a Lease");
-        let mut parts = value.windows(4);
-        // Its name comes first.
-        let at = parts.position(|part| part == b"a000").unwrap();
-        for number in numbers {
-            let (name, mut copy) = (format!("a{number:03}"), value.clone());
-            copy[at..at + 4].copy_from_slice(name.as_bytes());
-            let revision = registry.put_bytes(&key(&name), &copy).await as f64;
-            if number % 4 == 0 {
-                let read = |seen| seen >= revision;
-                proxy.until_metric(REVISION, &[], read).await;
-            }
+/// Puts the Lease `a000`, as the apiserver wrote it, into etcd under other numbers too: for each of them the apiserver
+/// would have much to do. No faster than the proxy reads them.
+async fn copy(ground: &Ground, numbers: Range<usize>, proxy: &Proxy) {
+    let registry = Registry::new(ground.etcd.client().await, "/registry");
+    let value = registry.get(&key("a000")).await.expect("a Lease");
+    let mut parts = value.windows(4);
+    // Its name comes first.
+    let at = parts.position(|part| part == b"a000").unwrap();
+    for number in numbers {
+        let (name, mut copy) = (format!("a{number:03}"), value.clone());
+        copy[at..at + 4].copy_from_slice(name.as_bytes());
+        let revision = registry.put_bytes(&key(&name), &copy).await as f64;
+        if number % 4 == 0 {
+            let read = |seen| seen >= revision;
+            proxy.until_metric(REVISION, &[], read).await;
         }
     }
 }
@@ -128,15 +121,15 @@ async fn until_known(proxy: &Proxy, begin: char, count: usize) {
 #[tokio::test]
 async fn leases_as_large_as_the_api_takes_cost_what_is_kept_of_them() {
     const LEASES: usize = 80;
-    let world = World::new().await;
-    let mut proxy = Proxy::start(world.proxy("a")).await;
+    let (ground, api) = apiserver().await;
+    let mut proxy = Proxy::start(proxy_options(&ground, &api, "a")).await;
     known(&proxy).await;
     let before = resident(&mut proxy);
     proxy.process().forget_peak();
     for (verb, letter) in [("POST", 'x'), ("PATCH", 'y')] {
         let spec = json!({"holderIdentity": letter.to_string().repeat(SIZE)});
-        world.write(verb, "a000", spec).await;
-        world.copy(1..LEASES, &proxy).await;
+        write(&api, verb, "a000", spec).await;
+        copy(&ground, 1..LEASES, &proxy).await;
         until_known(&proxy, letter, LEASES).await;
     }
     let peak_of_changes = peak(&mut proxy);
@@ -158,7 +151,7 @@ async fn leases_as_large_as_the_api_takes_cost_what_is_kept_of_them() {
     assert_eq!(longest.max(), Some(96));
 
     // A proxy that starts reads all of them at once.
-    let mut late = Proxy::start(world.proxy("b")).await;
+    let mut late = Proxy::start(proxy_options(&ground, &api, "b")).await;
     until_known(&late, 'y', LEASES).await;
     let peak_of_list = peak(&mut late);
     assert!(peak_of_list < before + 64, "{before} {peak_of_list} MiB");
@@ -234,13 +227,11 @@ async fn assert_all_answer(proxy: &Proxy, client: &Client) {
     }
 }
 
-impl World {
-    /// Creates Leases that cannot be decoded.
-    async fn write_strange(&self, count: usize) {
-        for number in 0..count {
-            let spec = json!({"holderIdentity": "x", "renewTime": STRANGE_TIME});
-            self.write("POST", &format!("a{number:03}"), spec).await;
-        }
+/// Creates Leases that cannot be decoded.
+async fn write_strange(api: &KubeApiServer, count: usize) {
+    for number in 0..count {
+        let spec = json!({"holderIdentity": "x", "renewTime": STRANGE_TIME});
+        write(api, "POST", &format!("a{number:03}"), spec).await;
     }
 }
 
@@ -270,15 +261,18 @@ async fn ask_for_more_lines_than_the_queue_takes(client: &Client) {
 
 #[tokio::test]
 async fn values_that_cannot_be_decoded_fill_no_log_and_a_reader_that_hangs_stops_nothing() {
-    let world = World::new().await;
-    values_that_cannot_be_decoded_are_logged_once_a_minute(&world).await;
-    a_log_whose_reader_hangs_stops_nothing(&world).await;
+    let (ground, api) = apiserver().await;
+    values_that_cannot_be_decoded_are_logged_once_a_minute(&ground, &api).await;
+    a_log_whose_reader_hangs_stops_nothing(&ground, &api).await;
 }
 
-async fn values_that_cannot_be_decoded_are_logged_once_a_minute(world: &World) {
+async fn values_that_cannot_be_decoded_are_logged_once_a_minute(
+    ground: &Ground,
+    api: &KubeApiServer,
+) {
     let began = Instant::now();
-    let mut proxy = Proxy::start(world.proxy("a")).await;
-    world.write_strange(STRANGE).await;
+    let mut proxy = Proxy::start(proxy_options(ground, api, "a")).await;
+    write_strange(api, STRANGE).await;
     until_all_are_counted(&proxy).await;
     let log = std::fs::read_to_string(proxy.process().log()).unwrap();
     let lines = log.lines().filter(|line| line.contains(WARNING)).count();
@@ -295,15 +289,15 @@ async fn values_that_cannot_be_decoded_are_logged_once_a_minute(world: &World) {
 }
 
 /// Where there are the values that cannot be decoded.
-async fn a_log_whose_reader_hangs_stops_nothing(world: &World) {
-    let path = world.ground.dir.path().join("log");
+async fn a_log_whose_reader_hangs_stops_nothing(ground: &Ground, api: &KubeApiServer) {
+    let path = ground.dir.path().join("log");
     let pipe = full_pipe(&path);
     let shell = format!("exec \"$@\" 2>'{}'", path.display());
-    let hanging = world.proxy("b").set("logging.filter", "info,access=info");
+    let hanging = proxy_options(ground, api, "b").set("logging.filter", "info,access=info");
     let hanging = hanging.run_by(["sh", "-c", &shell, "sh"].map(str::to_owned).to_vec());
     let mut proxy = Proxy::start(hanging).await;
     until_all_are_counted(&proxy).await;
-    let client = proxy.client(&world.ground.pki).cert("admin");
+    let client = proxy.client(&ground.pki).cert("admin");
     assert_all_answer(&proxy, &client).await;
     ask_for_more_lines_than_the_queue_takes(&client).await;
     proxy.until_metric(DROPPED, &[], |count| count > 0.0).await;
@@ -312,9 +306,7 @@ async fn a_log_whose_reader_hangs_stops_nothing(world: &World) {
     let later = move |count| count > dropped;
     proxy.until_metric(DROPPED, &[], later).await;
     // What follows etcd goes on too.
-    world
-        .write("POST", "b", json!({"holderIdentity": "y"}))
-        .await;
+    write(api, "POST", "b", json!({"holderIdentity": "y"})).await;
     until_known(&proxy, 'y', 1).await;
 
     proxy.process().signal(Signal::Term);

@@ -10,10 +10,9 @@ use serde_json::json;
 
 use testkit::client::Client;
 use testkit::cluster::{Ground, LONG};
-use testkit::kube::KubeApiServer;
 use testkit::kubectl::Kubectl;
+use testkit::node::Node;
 use testkit::process::Process;
-use testkit::proxy::{Proxy, Until};
 use testkit::steady::Steady;
 use testkit::streaming::Response;
 use testkit::wait::eventually;
@@ -28,119 +27,101 @@ const TOLD: &str = "x-kubernetes-ready";
 /// Ten times this is what client-go waits: longer than a start takes.
 const RETRY_AFTER: &str = "6";
 
-struct World {
-    server: KubeApiServer,
-    proxy: Proxy,
-    ground: Ground,
-}
-
 /// With roles that let alice list namespaces, and a custom resource. Retries within the patience of client-go.
-async fn world() -> World {
-    let ground = Ground::new().await;
-    let options = ground.kube("cp-a");
-    let server = KubeApiServer::start(options, &ground.pki).await;
-    let options = ground
-        .proxy("a", server.addr())
-        .set("apiServer.probeInterval", "500ms")
-        .set("ifReady.retryAfterSeconds", RETRY_AFTER);
-    let proxy = Proxy::start(options.until(Until::Ready)).await;
-    let world = World {
-        server,
-        proxy,
-        ground,
-    };
-    world.prepare().await;
-    world
+async fn prepared() -> Node {
+    let options = Node::options().proxy(|options| {
+        options
+            .set("apiServer.probeInterval", "500ms")
+            .set("ifReady.retryAfterSeconds", RETRY_AFTER)
+    });
+    let node = options.start_on(Ground::new().await).await;
+    prepare(&node).await;
+    node
 }
 
-impl World {
-    fn client(&self, name: &str) -> Client {
-        self.proxy.client(&self.ground.pki).cert(name).timeout(LONG)
-    }
+fn client_of(node: &Node, name: &str) -> Client {
+    node.client().cert(name).timeout(LONG)
+}
 
-    fn kubectl(&self) -> Kubectl {
-        let pki = &self.ground.pki;
-        Kubectl::new(self.proxy.addr(), pki, self.ground.dir.path()).cert(pki, "admin")
-    }
+fn kubectl(node: &Node) -> Kubectl {
+    let pki = &node.ground.pki;
+    Kubectl::new(node.proxy.addr(), pki, node.ground.dir.path()).cert(pki, "admin")
+}
 
-    async fn prepare(&self) {
-        let role = json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole",
-            "metadata": {"name": "reader"},
-            "rules": [{"apiGroups": [""], "resources": ["namespaces"], "verbs": ["get", "list", "watch"]}]});
-        let binding = json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding",
-            "metadata": {"name": "reader"},
-            "subjects": [{"kind": "User", "name": "alice", "apiGroup": "rbac.authorization.k8s.io"}],
-            "roleRef": {"kind": "ClusterRole", "name": "reader", "apiGroup": "rbac.authorization.k8s.io"}});
-        let widgets = json!({"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
-            "metadata": {"name": "widgets.example.test"},
-            "spec": {"group": "example.test", "scope": "Namespaced",
-                "names": {"plural": "widgets", "singular": "widget", "kind": "Widget", "listKind": "WidgetList"},
-                "versions": [{"name": "v1", "served": true, "storage": true,
-                    "schema": {"openAPIV3Schema": {"type": "object"}}}]}});
-        let rbac = "/apis/rbac.authorization.k8s.io/v1";
-        for (path, object) in [
-            (format!("{rbac}/clusterroles"), role),
-            (format!("{rbac}/clusterrolebindings"), binding),
-            (
-                "/apis/apiextensions.k8s.io/v1/customresourcedefinitions".to_owned(),
-                widgets,
-            ),
-        ] {
-            let answer = self
-                .server
-                .admin()
-                .request("POST", &path, object.to_string())
-                .await;
-            assert_eq!(answer.code(), 201, "{}", answer.text());
-        }
-        for (name, path) in [("alice", NAMESPACES), ("admin", WIDGETS)] {
-            let client = self.client(name);
-            eventually("roles and definitions are in force", LONG, async || {
-                let answer = client.get(path).await;
-                (answer.code() == 200).then_some(()).ok_or(answer.text())
-            })
-            .await;
-        }
+async fn prepare(node: &Node) {
+    let role = json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole",
+        "metadata": {"name": "reader"},
+        "rules": [{"apiGroups": [""], "resources": ["namespaces"], "verbs": ["get", "list", "watch"]}]});
+    let binding = json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding",
+        "metadata": {"name": "reader"},
+        "subjects": [{"kind": "User", "name": "alice", "apiGroup": "rbac.authorization.k8s.io"}],
+        "roleRef": {"kind": "ClusterRole", "name": "reader", "apiGroup": "rbac.authorization.k8s.io"}});
+    let widgets = json!({"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+        "metadata": {"name": "widgets.example.test"},
+        "spec": {"group": "example.test", "scope": "Namespaced",
+            "names": {"plural": "widgets", "singular": "widget", "kind": "Widget", "listKind": "WidgetList"},
+            "versions": [{"name": "v1", "served": true, "storage": true,
+                "schema": {"openAPIV3Schema": {"type": "object"}}}]}});
+    let rbac = "/apis/rbac.authorization.k8s.io/v1";
+    for (path, object) in [
+        (format!("{rbac}/clusterroles"), role),
+        (format!("{rbac}/clusterrolebindings"), binding),
+        (
+            "/apis/apiextensions.k8s.io/v1/customresourcedefinitions".to_owned(),
+            widgets,
+        ),
+    ] {
+        let admin = node.server.admin();
+        let answer = admin.request("POST", &path, object.to_string()).await;
+        assert_eq!(answer.code(), 201, "{}", answer.text());
     }
-
-    /// Asks for what an apiserver answers wrongly before it is initialized. The answers to be had: 200, and our 503.
-    fn load(&self, asking: bool) -> Vec<Steady> {
-        let mut load = Vec::new();
-        for (name, path) in [
-            ("alice", NAMESPACES),
-            ("admin", WIDGETS),
-            ("admin", "/apis"),
-        ] {
-            let client = self.client(name);
-            let client = match asking {
-                true => client.header("X-Kubernetes-If-Ready", "1"),
-                false => client,
-            };
-            for client in [client.http1(), client.http2()] {
-                load.push(Steady::start(path, EVERY, MOST, move || {
-                    let client = client.clone();
-                    async move { judge(&client, path, asking).await }
-                }));
-            }
-        }
-        load
-    }
-
-    /// Killed in the middle of the load, seen to be gone, started again, and initialized.
-    async fn die_and_come_back(&mut self) {
-        let probing = self.client("admin").header("X-Kubernetes-If-Ready", "1");
-        self.server.kill();
-        eventually("it is seen to be gone", LONG, async || {
-            probing.get(NAMESPACES).await.header(TOLD) == "false"
-        })
-        .await;
-        self.server.start_again();
-        eventually("it is initialized again", LONGER, async || {
-            let answer = probing.get(NAMESPACES).await;
-            (answer.code(), answer.header(TOLD)) == (200, "true")
+    for (name, path) in [("alice", NAMESPACES), ("admin", WIDGETS)] {
+        let client = client_of(node, name);
+        eventually("roles and definitions are in force", LONG, async || {
+            let answer = client.get(path).await;
+            (answer.code() == 200).then_some(()).ok_or(answer.text())
         })
         .await;
     }
+}
+
+/// Asks for what an apiserver answers wrongly before it is initialized. The answers to be had: 200, and our 503.
+fn load(node: &Node, asking: bool) -> Vec<Steady> {
+    let mut load = Vec::new();
+    for (name, path) in [
+        ("alice", NAMESPACES),
+        ("admin", WIDGETS),
+        ("admin", "/apis"),
+    ] {
+        let client = client_of(node, name);
+        let client = match asking {
+            true => client.header("X-Kubernetes-If-Ready", "1"),
+            false => client,
+        };
+        for client in [client.http1(), client.http2()] {
+            load.push(Steady::start(path, EVERY, MOST, move || {
+                let client = client.clone();
+                async move { judge(&client, path, asking).await }
+            }));
+        }
+    }
+    load
+}
+
+/// Killed in the middle of the load, seen to be gone, started again, and initialized.
+async fn die_and_come_back(node: &mut Node) {
+    let probing = client_of(node, "admin").header("X-Kubernetes-If-Ready", "1");
+    node.server.kill();
+    eventually("it is seen to be gone", LONG, async || {
+        probing.get(NAMESPACES).await.header(TOLD) == "false"
+    })
+    .await;
+    node.server.start_again();
+    eventually("it is initialized again", LONGER, async || {
+        let answer = probing.get(NAMESPACES).await;
+        (answer.code(), answer.header(TOLD)) == (200, "true")
+    })
+    .await;
 }
 
 async fn create_widget(kubectl: &Kubectl, name: &str) {
@@ -193,19 +174,19 @@ fn is_turned_away(answer: &Response) -> bool {
 
 #[tokio::test]
 async fn who_asks_never_sees_an_answer_from_before_initialization_and_with_always_nobody() {
-    let mut world = world().await;
-    who_asks_never_sees_one(&mut world).await;
+    let mut node = prepared().await;
+    who_asks_never_sees_one(&mut node).await;
     let (enforce, always) = ("ifReady.enforce", "Always");
-    world.proxy.reconfigure(enforce, always);
-    world.proxy.until_setting(enforce, always).await;
-    with_always_nobody_sees_one_and_clients_of_kubernetes_recover(&mut world).await;
+    node.proxy.reconfigure(enforce, always);
+    node.proxy.until_setting(enforce, always).await;
+    with_always_nobody_sees_one_and_clients_of_kubernetes_recover(&mut node).await;
 }
 
-async fn who_asks_never_sees_one(world: &mut World) {
-    let asking = world.load(true);
+async fn who_asks_never_sees_one(node: &mut Node) {
+    let asking = load(node, true);
     // Those that did not ask are served by what there is.
     let codes = Arc::new(Mutex::new(BTreeSet::new()));
-    let client = world.client("admin");
+    let client = client_of(node, "admin");
     let seen = codes.clone();
     let others = Steady::start("without asking", EVERY, MOST, move || {
         let (client, seen) = (client.clone(), seen.clone());
@@ -221,10 +202,10 @@ async fn who_asks_never_sees_one(world: &mut World) {
                 .ok_or_else(|| format!("{:?}", answer.headers))
         }
     });
-    world.die_and_come_back().await;
+    die_and_come_back(node).await;
     // And one that ends in good order.
-    world.server.restart().await;
-    let probing = world.client("admin").header("X-Kubernetes-If-Ready", "1");
+    node.server.restart().await;
+    let probing = client_of(node, "admin").header("X-Kubernetes-If-Ready", "1");
     eventually("it is initialized again", LONGER, async || {
         probing.get(NAMESPACES).await.code() == 200
     })
@@ -237,12 +218,12 @@ async fn who_asks_never_sees_one(world: &mut World) {
     assert!(codes.contains(&200) && codes.contains(&503), "{codes:?}");
 }
 
-async fn with_always_nobody_sees_one_and_clients_of_kubernetes_recover(world: &mut World) {
-    let kubectl = world.kubectl();
+async fn with_always_nobody_sees_one_and_clients_of_kubernetes_recover(node: &mut Node) {
+    let kubectl = kubectl(node);
     create_widget(&kubectl, "held").await;
     let load: Vec<_> = [true, false]
         .into_iter()
-        .flat_map(|asking| world.load(asking))
+        .flat_map(|asking| load(node, asking))
         .collect();
     // Watches when the apiserver dies, and is to go on afterwards.
     let waiting = {
@@ -252,15 +233,15 @@ async fn with_always_nobody_sees_one_and_clients_of_kubernetes_recover(world: &m
             kubectl.output(&wait).await
         })
     };
-    let watched = || async { world.server.watches(&["widgets"]).await > 0 };
+    let watched = || async { node.server.watches(&["widgets"]).await > 0 };
     eventually("kubectl waits", LONG, watched).await;
-    world.server.kill();
+    node.server.kill();
     eventually("it is seen to be gone", LONG, async || {
-        world.client("admin").get(WIDGETS).await.code() == 503
+        client_of(node, "admin").get(WIDGETS).await.code() == 503
     })
     .await;
     // Begun while nobody is there.
-    let log = world.ground.dir.path().join("watching.log");
+    let log = node.ground.dir.path().join("watching.log");
     let mut watching = kubectl.command(&["get", "widgets", "-w", "-o", "name"]);
     let _watching = Process::spawn("kubectl", &mut watching, &log).ok().unwrap();
     let getting = {
@@ -268,7 +249,7 @@ async fn with_always_nobody_sees_one_and_clients_of_kubernetes_recover(world: &m
         tokio::spawn(async move { kubectl.output(&["get", "widgets,namespaces"]).await })
     };
     let lines = || std::fs::read_to_string(&log).unwrap();
-    world.server.start_again();
+    node.server.start_again();
 
     let got = getting.await.unwrap();
     assert!(got.success && got.stdout.contains("kube-system"), "{got:?}");

@@ -8,17 +8,11 @@ use testkit::double::{Double, v1_20};
 use testkit::proxy::{Proxy, ProxyOptions, Until};
 use testkit::wait::{eventually, holds};
 
-struct World {
-    ground: Ground,
-    a: Double,
-    b: Double,
-}
-
-async fn world() -> World {
+async fn doubles() -> (Ground, Double, Double) {
     let ground = Ground::new().await;
     let a = ground.double(v1_20().without_group("autoscaling")).await;
     let b = ground.double(v1_20()).await;
-    World { ground, a, b }
+    (ground, a, b)
 }
 
 fn advertising(options: ProxyOptions, serving: &Loopback, advertised: &Loopback) -> ProxyOptions {
@@ -36,7 +30,7 @@ fn advertising(options: ProxyOptions, serving: &Loopback, advertised: &Loopback)
 
 #[tokio::test]
 async fn two_proxies_that_advertise_each_others_address() {
-    let World { ground, a, b } = world().await;
+    let (ground, a, b) = doubles().await;
     let (at_a, at_b) = (Loopback::new(), Loopback::new());
     let (proxy_a, _proxy_b) = tokio::join!(
         Proxy::start(advertising(ground.proxy("a", a.addr()), &at_a, &at_b)),
@@ -55,7 +49,7 @@ async fn two_proxies_that_advertise_each_others_address() {
 
 #[tokio::test]
 async fn a_proxy_whose_address_is_taken_by_a_peer() {
-    let World { ground, a, b } = world().await;
+    let (ground, a, b) = doubles().await;
     let (at_a, at_b) = (Loopback::new(), Loopback::new());
     let (proxy_a, _proxy_b) = tokio::join!(
         Proxy::start(advertising(ground.proxy("a", a.addr()), &at_a, &at_a)),
@@ -73,7 +67,7 @@ async fn a_proxy_whose_address_is_taken_by_a_peer() {
 
 #[tokio::test]
 async fn a_peer_that_is_not_who_it_should_be() {
-    let World { ground, a, b } = world().await;
+    let (ground, a, b) = doubles().await;
     let (proxy_a, _proxy_b) = tokio::join!(
         Proxy::start(
             ground
@@ -97,7 +91,7 @@ async fn a_peer_that_is_not_who_it_should_be() {
 
 #[tokio::test]
 async fn a_proxy_with_a_peers_id_does_no_harm() {
-    let World { ground, a, b } = world().await;
+    let (ground, a, b) = doubles().await;
     let (proxy_a, proxy_b) = tokio::join!(
         Proxy::start(ground.proxy("a", a.addr()).until(Until::Ready)),
         Proxy::start(ground.proxy("b", b.addr()).until(Until::Ready)),
@@ -152,7 +146,7 @@ async fn a_proxy_with_a_peers_id_does_no_harm() {
 
 #[tokio::test]
 async fn keys_that_somebody_deletes_come_back() {
-    let World { ground, a, b } = world().await;
+    let (ground, a, b) = doubles().await;
     let (proxy_a, _proxy_b) = tokio::join!(
         Proxy::start(ground.proxy("a", a.addr()).until(Until::Ready)),
         Proxy::start(ground.proxy("b", b.addr()).until(Until::Ready)),

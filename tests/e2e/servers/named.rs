@@ -20,57 +20,48 @@ static ID: LazyLock<String> = LazyLock::new(|| computed(&host_name(), "v1.36.0")
 /// Longer than a proxy waits for the Lease of its apiserver.
 const WHILE: Duration = Duration::from_secs(4);
 
-struct World<'w> {
-    api: &'w KubeApiServer,
-    ground: &'w Ground,
+async fn create_lease(api: &KubeApiServer) {
+    let labels = json!({"apiserver.kubernetes.io/identity": "kube-apiserver",
+        "kubernetes.io/hostname": host_name()});
+    let lease = json!({"apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
+        "metadata": {"name": *ID, "labels": labels},
+        "spec": {"holderIdentity": format!("{}_1", *ID), "leaseDurationSeconds": 3600,
+            "renewTime": "2026-01-01T00:00:00.000000Z"}});
+    write(api, "POST", LEASES, &lease).await;
 }
 
-impl<'w> World<'w> {
-    async fn new(api: &'w KubeApiServer, ground: &'w Ground) -> Self {
-        let world = Self { api, ground };
-        let labels = json!({"apiserver.kubernetes.io/identity": "kube-apiserver",
-            "kubernetes.io/hostname": host_name()});
-        let lease = json!({"apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
-            "metadata": {"name": *ID, "labels": labels},
-            "spec": {"holderIdentity": format!("{}_1", *ID), "leaseDurationSeconds": 3600,
-                "renewTime": "2026-01-01T00:00:00.000000Z"}});
-        world.write("POST", LEASES, &lease).await;
-        world
-    }
+fn proxy_options(api: &KubeApiServer, ground: &Ground, publish: &str) -> ProxyOptions {
+    let options = ground.proxy("cp-1", api.addr());
+    options
+        .until(Until::Ready)
+        .set("identity.publishLease", publish)
+        .set("identity.renewInterval", "300ms")
+}
 
-    fn proxy(&self, publish: &str) -> ProxyOptions {
-        let options = self.ground.proxy("cp-1", self.api.addr());
-        options
-            .until(Until::Ready)
-            .set("identity.publishLease", publish)
-            .set("identity.renewInterval", "300ms")
-    }
+async fn write(api: &KubeApiServer, method: &str, path: &str, object: &Value) {
+    let written = api.admin().request(method, path, object.to_string());
+    let written = written.await;
+    assert!(written.code() < 300, "{}", written.text());
+}
 
-    async fn write(&self, method: &str, path: &str, object: &Value) {
-        let written = self.api.admin().request(method, path, object.to_string());
-        let written = written.await;
-        assert!(written.code() < 300, "{}", written.text());
-    }
+/// The identity Leases.
+async fn leases(api: &KubeApiServer) -> Vec<Value> {
+    let list = api.admin().get(LEASES).await.json();
+    let items = list["items"].as_array().unwrap().iter().cloned();
+    items
+        .filter(|lease| {
+            let labels = &lease["metadata"]["labels"];
+            labels["apiserver.kubernetes.io/identity"] == "kube-apiserver"
+                || labels["k8s.io/component"] == "kube-apiserver"
+        })
+        .collect()
+}
 
-    /// The identity Leases.
-    async fn leases(&self) -> Vec<Value> {
-        let list = self.api.admin().get(LEASES).await.json();
-        let items = list["items"].as_array().unwrap().iter().cloned();
-        items
-            .filter(|lease| {
-                let labels = &lease["metadata"]["labels"];
-                labels["apiserver.kubernetes.io/identity"] == "kube-apiserver"
-                    || labels["k8s.io/component"] == "kube-apiserver"
-            })
-            .collect()
-    }
-
-    /// That of the apiserver is the only one.
-    async fn has_one_identity(&self) -> Result<Value, String> {
-        match &self.leases().await[..] {
-            [one] if one["metadata"]["name"] == ID.as_str() => Ok(one.clone()),
-            leases => Err(format!("{leases:#?}")),
-        }
+/// That of the apiserver is the only one.
+async fn has_one_identity(api: &KubeApiServer) -> Result<Value, String> {
+    match &leases(api).await[..] {
+        [one] if one["metadata"]["name"] == ID.as_str() => Ok(one.clone()),
+        leases => Err(format!("{leases:#?}")),
     }
 }
 
@@ -78,13 +69,13 @@ pub async fn an_apiserver_with_an_id_gets_no_second_one_from_its_proxys_name(
     api: &KubeApiServer,
     ground: &Ground,
 ) {
-    let world = World::new(api, ground).await;
-    nor_a_lease(&world).await;
-    but_one_that_is_always_kept_has_its_id(&world).await;
+    create_lease(api).await;
+    nor_a_lease(api, ground).await;
+    but_one_that_is_always_kept_has_its_id(api, ground).await;
 }
 
-async fn nor_a_lease(world: &World<'_>) {
-    let mut proxy = Proxy::start(world.proxy("Auto")).await;
+async fn nor_a_lease(api: &KubeApiServer, ground: &Ground) {
+    let mut proxy = Proxy::start(proxy_options(api, ground, "Auto")).await;
     let told = async || {
         let server = proxy.statusz().await["server"].clone();
         (server["id"].clone(), server["apiserverId"].clone())
@@ -96,7 +87,7 @@ async fn nor_a_lease(world: &World<'_>) {
     let identity = [("id", ID.as_str())];
     assert_eq!(proxy.metric("apiserver_identity", &identity).await, 1.0);
 
-    let registry = Registry::new(world.ground.etcd.client().await, "/registry");
+    let registry = Registry::new(ground.etcd.client().await, "/registry");
     let entry = |id: &str| format!("/registry/peerserverleases/{id}");
     let value = eventually("apiservers that reroute find it", LONG, async || {
         registry.get(&entry(&ID)).await
@@ -110,9 +101,9 @@ async fn nor_a_lease(world: &World<'_>) {
         ready.then_some(()).ok_or("not yet")
     })
     .await;
-    let lease = world.has_one_identity().await.unwrap();
+    let lease = has_one_identity(api).await.unwrap();
     holds("it has one identity", WHILE, async || {
-        (world.has_one_identity().await? == lease)
+        (has_one_identity(api).await? == lease)
             .then_some(())
             .ok_or_else(|| "it was changed".to_owned())
     })
@@ -124,7 +115,7 @@ async fn nor_a_lease(world: &World<'_>) {
     let mut restarted = lease;
     restarted["spec"]["holderIdentity"] = json!(format!("{}_2", *ID));
     let path = format!("{LEASES}/{}", *ID);
-    world.write("PUT", &path, &restarted).await;
+    write(api, "PUT", &path, &restarted).await;
     eventually("a restart is noticed", LONG, async || {
         proxy.log_tail().contains("has a new holder")
     })
@@ -132,11 +123,11 @@ async fn nor_a_lease(world: &World<'_>) {
 
     proxy.terminate().await;
     assert_eq!(registry.get(&entry(&ID)).await, None);
-    world.has_one_identity().await.unwrap();
+    has_one_identity(api).await.unwrap();
 }
 
-async fn but_one_that_is_always_kept_has_its_id(world: &World<'_>) {
-    let mut proxy = Proxy::start(world.proxy("Always")).await;
+async fn but_one_that_is_always_kept_has_its_id(api: &KubeApiServer, ground: &Ground) {
+    let mut proxy = Proxy::start(proxy_options(api, ground, "Always")).await;
     let kept_by = async |who: &str| {
         eventually(&format!("it is kept by {who}"), LONG, async || {
             proxy.statusz().await["server"]["identityLeaseKeptBy"] == who
@@ -145,14 +136,14 @@ async fn but_one_that_is_always_kept_has_its_id(world: &World<'_>) {
     };
     kept_by("other").await;
     holds("it has one identity", WHILE, async || {
-        world.has_one_identity().await.map(|_| ())
+        has_one_identity(api).await.map(|_| ())
     })
     .await;
     // Its apiserver is another one now, which keeps none.
     let path = format!("{LEASES}/{}", *ID);
-    world.write("DELETE", &path, &json!({})).await;
+    write(api, "DELETE", &path, &json!({})).await;
     kept_by("proxy").await;
-    let kept = world.has_one_identity().await.unwrap();
+    let kept = has_one_identity(api).await.unwrap();
     assert_eq!(
         kept["metadata"]["labels"]["app.kubernetes.io/managed-by"],
         "kube-interop-proxy"
@@ -169,5 +160,5 @@ async fn but_one_that_is_always_kept_has_its_id(world: &World<'_>) {
         assert_eq!(proxy.metric(name, &[("id", "cp-1")]).await, 0.0, "{name}");
     }
     proxy.terminate().await;
-    assert_eq!(world.leases().await, Vec::<Value>::new());
+    assert_eq!(leases(api).await, Vec::<Value>::new());
 }

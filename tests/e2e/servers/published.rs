@@ -19,58 +19,51 @@ const KEPT: &str = "kube_interop_proxy_identity_lease";
 /// `identity.leaseDuration` of these tests' proxies.
 const DURATION: Duration = Duration::from_secs(2);
 
-struct World<'w> {
-    api: &'w KubeApiServer,
-    ground: &'w Ground,
+/// On a host of the same name.
+fn proxy_options(api: &KubeApiServer, ground: &Ground, id: &str, publish: &str) -> ProxyOptions {
+    keeping(ground.proxy(id, api.addr()), publish).host_name(id)
 }
 
-impl World<'_> {
-    /// On a host of the same name.
-    fn proxy(&self, id: &str, publish: &str) -> ProxyOptions {
-        keeping(self.ground.proxy(id, self.api.addr()), publish).host_name(id)
-    }
+/// The name of the Lease that belongs to this proxy's apiserver: from 1.26 on it is made of the host's name.
+fn lease_name(api: &KubeApiServer, id: &str) -> String {
+    computed(id, &api.abilities().version).unwrap_or(id.to_owned())
+}
 
-    /// The name of the Lease that belongs to this proxy's apiserver: from 1.26 on it is made of the host's name.
-    fn lease_name(&self, id: &str) -> String {
-        computed(id, &self.api.abilities().version).unwrap_or(id.to_owned())
-    }
+async fn lease(api: &KubeApiServer, name: &str) -> Option<Value> {
+    let answer = api.admin().get(&format!("{LEASES}/{name}")).await;
+    (answer.code() == 200).then(|| answer.json())
+}
 
-    async fn lease(&self, name: &str) -> Option<Value> {
-        let answer = self.api.admin().get(&format!("{LEASES}/{name}")).await;
-        (answer.code() == 200).then(|| answer.json())
-    }
+async fn until_there(api: &KubeApiServer, name: &str) -> Value {
+    eventually("the Lease is there", LONG, async || lease(api, name).await).await
+}
 
-    async fn until_there(&self, name: &str) -> Value {
-        eventually("the Lease is there", LONG, async || self.lease(name).await).await
-    }
+async fn until_gone(api: &KubeApiServer, name: &str) {
+    eventually("the Lease is gone", LONG, async || {
+        lease(api, name).await.is_none()
+    })
+    .await;
+}
 
-    async fn until_gone(&self, name: &str) {
-        eventually("the Lease is gone", LONG, async || {
-            self.lease(name).await.is_none()
-        })
-        .await;
-    }
+async fn create(api: &KubeApiServer, lease: &Value) {
+    let created = api.admin().request("POST", LEASES, lease.to_string());
+    let created = created.await;
+    assert_eq!(created.code(), 201, "{}", created.text());
+}
 
-    async fn create(&self, lease: &Value) {
-        let created = self.api.admin().request("POST", LEASES, lease.to_string());
-        let created = created.await;
-        assert_eq!(created.code(), 201, "{}", created.text());
-    }
-
-    /// Changes it, however often somebody else does at the same time.
-    async fn change(&self, name: &str, change: impl Fn(&mut Value)) -> Value {
-        eventually("it is changed", LONG, async || {
-            let mut lease = self.lease(name).await.ok_or("it is gone")?;
-            change(&mut lease);
-            let path = format!("{LEASES}/{name}");
-            let changed = self.api.admin().request("PUT", &path, lease.to_string());
-            match changed.await {
-                answer if answer.code() == 200 => Ok(answer.json()),
-                answer => Err(answer.text()),
-            }
-        })
-        .await
-    }
+/// Changes it, however often somebody else does at the same time.
+async fn change(api: &KubeApiServer, name: &str, change: impl Fn(&mut Value)) -> Value {
+    eventually("it is changed", LONG, async || {
+        let mut lease = lease(api, name).await.ok_or("it is gone")?;
+        change(&mut lease);
+        let path = format!("{LEASES}/{name}");
+        let changed = api.admin().request("PUT", &path, lease.to_string());
+        match changed.await {
+            answer if answer.code() == 200 => Ok(answer.json()),
+            answer => Err(answer.text()),
+        }
+    })
+    .await
 }
 
 fn keeping(options: ProxyOptions, publish: &str) -> ProxyOptions {
@@ -151,19 +144,21 @@ pub async fn whose_a_lease_is_decides_who_keeps_it_and_who_removes_it(
     api: &KubeApiServer,
     ground: &Ground,
 ) {
-    let world = &World { api, ground };
-    a_lease_is_always_kept_but_where_the_apiserver_keeps_one_of_that_name(world).await;
-    a_lease_that_the_apiserver_takes_over_outlives_the_proxy(world).await;
-    the_lease_of_a_killed_proxy_is_collected_by_another(world).await;
+    a_lease_is_always_kept_but_where_the_apiserver_keeps_one_of_that_name(api, ground).await;
+    a_lease_that_the_apiserver_takes_over_outlives_the_proxy(api, ground).await;
+    the_lease_of_a_killed_proxy_is_collected_by_another(api, ground).await;
 }
 
-async fn a_lease_is_always_kept_but_where_the_apiserver_keeps_one_of_that_name(world: &World<'_>) {
-    let [a_lease, own_lease] = ["a", "own"].map(|id| world.lease_name(id));
+async fn a_lease_is_always_kept_but_where_the_apiserver_keeps_one_of_that_name(
+    api: &KubeApiServer,
+    ground: &Ground,
+) {
+    let [a_lease, own_lease] = ["a", "own"].map(|id| lease_name(api, id));
     let own = of_apiserver(&own_lease);
-    world.create(&own).await;
-    let mut a = Proxy::start(world.proxy("a", "Always")).await;
-    let mut b = Proxy::start(world.proxy("own", "Always")).await;
-    world.until_there(&a_lease).await;
+    create(api, &own).await;
+    let mut a = Proxy::start(proxy_options(api, ground, "a", "Always")).await;
+    let mut b = Proxy::start(proxy_options(api, ground, "own", "Always")).await;
+    until_there(api, &a_lease).await;
     eventually("A keeps its own", LONG, async || {
         kept_by(&a).await == "proxy"
     })
@@ -172,9 +167,9 @@ async fn a_lease_is_always_kept_but_where_the_apiserver_keeps_one_of_that_name(w
         kept_by(&b).await == "other"
     })
     .await;
-    let before = world.lease(&own_lease).await;
+    let before = lease(api, &own_lease).await;
     holds("for good", DURATION, async || {
-        world.lease(&own_lease).await == before
+        lease(api, &own_lease).await == before
     })
     .await;
     let log = std::fs::read_to_string(b.process().log()).unwrap();
@@ -186,26 +181,29 @@ async fn a_lease_is_always_kept_but_where_the_apiserver_keeps_one_of_that_name(w
 
     // Its apiserver is another one now, which keeps none.
     let path = format!("{LEASES}/{own_lease}");
-    let deleted = world.api.admin().request("DELETE", &path, String::new());
+    let deleted = api.admin().request("DELETE", &path, String::new());
     assert_eq!(deleted.await.code(), 200);
     eventually("B keeps it", LONG, async || kept_by(&b).await == "proxy").await;
     a.terminate().await;
     b.terminate().await;
     assert_eq!(
-        (world.lease(&a_lease).await, world.lease(&own_lease).await),
+        (lease(api, &a_lease).await, lease(api, &own_lease).await),
         (None, None)
     );
 }
 
-async fn a_lease_that_the_apiserver_takes_over_outlives_the_proxy(world: &World<'_>) {
-    let lease = world.lease_name("a");
+async fn a_lease_that_the_apiserver_takes_over_outlives_the_proxy(
+    api: &KubeApiServer,
+    ground: &Ground,
+) {
+    let name = lease_name(api, "a");
     for publish in ["Auto", "Always"] {
-        let mut a = Proxy::start(world.proxy("a", publish)).await;
-        let mut b = Proxy::start(world.proxy("b", publish)).await;
-        let first = world.until_there(&lease).await;
+        let mut a = Proxy::start(proxy_options(api, ground, "a", publish)).await;
+        let mut b = Proxy::start(proxy_options(api, ground, "b", publish)).await;
+        let first = until_there(api, &name).await;
         eventually("it is A's", LONG, async || kept_by(&a).await == "proxy").await;
         // As client-go does it: labels, annotations and holder are kept.
-        let taken = world.change(&lease, |lease| {
+        let taken = change(api, &name, |lease| {
             lease["spec"]["renewTime"] = json!("2026-01-01T00:00:00.000000Z");
         });
         let taken = taken.await;
@@ -220,50 +218,49 @@ async fn a_lease_that_the_apiserver_takes_over_outlives_the_proxy(world: &World<
         })
         .await;
         holds("nobody touches it", DURATION * 2, async || {
-            world.lease(&lease).await.as_ref() == Some(&taken)
+            lease(api, &name).await.as_ref() == Some(&taken)
         })
         .await;
         a.terminate().await;
-        assert_eq!(world.lease(&lease).await, Some(taken));
+        assert_eq!(lease(api, &name).await, Some(taken));
         b.terminate().await;
-        let path = format!("{LEASES}/{lease}");
-        let deleted = world.api.admin().request("DELETE", &path, String::new());
+        let path = format!("{LEASES}/{name}");
+        let deleted = api.admin().request("DELETE", &path, String::new());
         assert_eq!(deleted.await.code(), 200);
     }
 }
 
-async fn the_lease_of_a_killed_proxy_is_collected_by_another(world: &World<'_>) {
-    let [a_lease, b_lease] = ["killed", "living"].map(|id| world.lease_name(id));
-    let mut dead = Proxy::start(world.proxy("killed", "Auto")).await;
-    let _alive = Proxy::start(world.proxy("living", "Auto")).await;
+async fn the_lease_of_a_killed_proxy_is_collected_by_another(api: &KubeApiServer, ground: &Ground) {
+    let [a_lease, b_lease] = ["killed", "living"].map(|id| lease_name(api, id));
+    let mut dead = Proxy::start(proxy_options(api, ground, "killed", "Auto")).await;
+    let _alive = Proxy::start(proxy_options(api, ground, "living", "Auto")).await;
     let (a, _) = (
-        world.until_there(&a_lease).await,
-        world.until_there(&b_lease).await,
+        until_there(api, &a_lease).await,
+        until_there(api, &b_lease).await,
     );
-    let b = world.lease(&b_lease).await.unwrap();
+    let b = lease(api, &b_lease).await.unwrap();
     let other = of_proxy(of_apiserver("other"), 0);
-    world.create(&other).await;
-    world.create(&of_apiserver("of-apiserver")).await;
+    create(api, &other).await;
+    create(api, &of_apiserver("of-apiserver")).await;
     dead.kill();
     let mut second = 0;
     eventually("it is gone", LONG, async || {
         second += 1;
         // Whose proxy lives.
-        world
-            .change("other", |lease| *lease = of_proxy(lease.take(), second))
-            .await;
-        world.lease(&a_lease).await.is_none()
+        let renew = |lease: &mut Value| *lease = of_proxy(lease.take(), second);
+        change(api, "other", renew).await;
+        lease(api, &a_lease).await.is_none()
     })
     .await;
     assert_eq!(a["spec"]["leaseDurationSeconds"], DURATION.as_secs());
-    assert!(world.lease("other").await.is_some(), "renewed all the time");
+    assert!(lease(api, "other").await.is_some(), "renewed all the time");
     let uid = |lease: &Value| lease["metadata"]["uid"].clone();
     assert_eq!(
-        world.lease(&b_lease).await.map(|now| uid(&now)),
+        lease(api, &b_lease).await.map(|now| uid(&now)),
         Some(uid(&b))
     );
-    world.until_gone("other").await;
-    assert!(world.lease("of-apiserver").await.is_some());
+    until_gone(api, "other").await;
+    assert!(lease(api, "of-apiserver").await.is_some());
 }
 
 /// Before all other steps: the apiserver has refused nothing yet. `cut`: before etcd.
@@ -272,10 +269,9 @@ pub async fn a_lease_that_was_renewed_out_of_sight_is_not_collected(
     ground: &Ground,
     cut: &Cut,
 ) {
-    let world = World { api, ground };
-    world.create(&of_proxy(of_apiserver("other"), 0)).await;
+    create(api, &of_proxy(of_apiserver("other"), 0)).await;
     let through = format!("[\"https://{}\"]", cut.addr());
-    let options = world.proxy("b", "Auto").set("etcd.endpoints", &through);
+    let options = proxy_options(api, ground, "b", "Auto").set("etcd.endpoints", &through);
     let proxy = Proxy::start(options).await;
     eventually("it is seen", LONG, async || {
         let status = proxy.statusz().await;
@@ -288,15 +284,13 @@ pub async fn a_lease_that_was_renewed_out_of_sight_is_not_collected(
 
     cut.cut();
     // For the proxy nothing changes any more: it wants to delete what it takes for expired.
-    let renewed = world
-        .change("other", |lease| *lease = of_proxy(lease.take(), 1))
-        .await;
+    let renewed = change(api, "other", |lease| *lease = of_proxy(lease.take(), 1)).await;
     holds("it stays", DURATION * 3, async || {
-        world.lease("other").await.as_ref() == Some(&renewed)
+        lease(api, "other").await.as_ref() == Some(&renewed)
     })
     .await;
     // It was refused what it tried to delete.
-    let metrics = world.api.admin().get("/metrics").await.text();
+    let metrics = api.admin().get("/metrics").await.text();
     let refused = metrics.lines().filter(|line| {
         let labels = ["verb=\"DELETE\"", "resource=\"leases\"", "code=\"409\""];
         line.starts_with("apiserver_request_total{")
@@ -304,5 +298,5 @@ pub async fn a_lease_that_was_renewed_out_of_sight_is_not_collected(
     });
     assert_eq!(refused.count(), 1);
     cut.restore();
-    world.until_gone("other").await;
+    until_gone(api, "other").await;
 }

@@ -25,9 +25,9 @@ use crate::watches::bookmarks::{
 use crate::watches::resources::POD_TEMPLATES;
 use testkit::client::Client;
 use testkit::cluster::{Ground, LONG};
-use testkit::kube::KubeApiServer;
+use testkit::node::Node;
 use testkit::process::Signal;
-use testkit::proxy::{Proxy, Until};
+use testkit::proxy::Proxy;
 
 /// kube-apiserver and the proxy take 250 of a connection.
 const OF_A_CONNECTION: usize = 200;
@@ -74,68 +74,56 @@ fn own_requests(log: &Path) -> BTreeMap<String, usize> {
 }
 
 /// An apiserver that writes down the proxy's own requests, and a proxy.
-struct World {
-    server: KubeApiServer,
-    proxy: Proxy,
-    audit: PathBuf,
-    ground: Ground,
+async fn start(drain: Duration) -> Node {
+    let ground = Ground::bootstrapped().await;
+    let (policy, audit) = (ground.dir.path().join("audit.yaml"), audit(&ground));
+    std::fs::write(&policy, AUDIT).unwrap();
+    let policy = format!("--audit-policy-file={}", policy.display());
+    let audit = format!("--audit-log-path={}", audit.display());
+    Node::options()
+        .server(move |options| options.arg(&policy).arg(&audit))
+        .proxy(move |options| {
+            options
+                .set("watch.bookmarkOnShutdown", "true")
+                .set("shutdown.drain", &format!("{}s", drain.as_secs()))
+        })
+        .start_on(ground)
+        .await
 }
 
-impl World {
-    async fn new(drain: Duration) -> Self {
-        let ground = Ground::bootstrapped().await;
-        let dir = ground.dir.path();
-        let (policy, audit) = (dir.join("audit.yaml"), dir.join("audit.log"));
-        std::fs::write(&policy, AUDIT).unwrap();
-        let options = ground
-            .kube("cp-a")
-            .arg(&format!("--audit-policy-file={}", policy.display()))
-            .arg(&format!("--audit-log-path={}", audit.display()));
-        let server = KubeApiServer::start(options, &ground.pki).await;
-        let options = ground
-            .proxy("a", server.addr())
-            .set("watch.bookmarkOnShutdown", "true")
-            .set("shutdown.drain", &format!("{}s", drain.as_secs()));
-        let proxy = Proxy::start(options.until(Until::Ready)).await;
-        Self {
-            server,
-            proxy,
-            audit,
-            ground,
-        }
-    }
+fn audit(ground: &Ground) -> PathBuf {
+    ground.dir.path().join("audit.log")
+}
 
-    /// A third of them of a resource of which an event is delivered, a third of one with objects, a third of one
-    /// without.
-    async fn open(&self, count: usize) -> Vec<Events> {
-        let admin = self.server.admin();
-        write(admin, SECRETS, "a", &json!({})).await;
-        let from = list_revision(admin, CONFIG_MAPS).await;
-        let quiet = [SECRETS, &POD_TEMPLATES.path()].map(|path| watch_path(path, from));
-        let mut client = self.proxy.client(&self.ground.pki).cert("admin");
-        let mut watches = Vec::new();
-        for index in 0..count {
-            if index % OF_A_CONNECTION == 0 {
-                client = client.fresh();
-            }
-            let path = match index % 3 {
-                0 => &watch_path(CONFIG_MAPS, from),
-                other => &quiet[other - 1],
-            };
-            watches.push(Events::open(&client, path).await);
+/// A third of them of a resource of which an event is delivered, a third of one with objects, a third of one without.
+async fn open(node: &Node, count: usize) -> Vec<Events> {
+    let admin = node.server.admin();
+    write(admin, SECRETS, "a", &json!({})).await;
+    let from = list_revision(admin, CONFIG_MAPS).await;
+    let quiet = [SECRETS, &POD_TEMPLATES.path()].map(|path| watch_path(path, from));
+    let mut client = node.client().cert("admin");
+    let mut watches = Vec::new();
+    for index in 0..count {
+        if index % OF_A_CONNECTION == 0 {
+            client = client.fresh();
         }
-        let change = write(admin, CONFIG_MAPS, "a", &json!({})).await;
-        for watch in watches.iter_mut().step_by(3) {
-            watch.until(change).await;
-        }
-        watches
+        let path = match index % 3 {
+            0 => &watch_path(CONFIG_MAPS, from),
+            other => &quiet[other - 1],
+        };
+        watches.push(Events::open(&client, path).await);
     }
+    let change = write(admin, CONFIG_MAPS, "a", &json!({})).await;
+    for watch in watches.iter_mut().step_by(3) {
+        watch.until(change).await;
+    }
+    watches
+}
 
-    fn etcd(&self) -> Client {
-        let client = Client::new(self.ground.etcd.addr(), &self.ground.pki);
-        let client = client.trusting("etcd-ca").cert("etcd-client");
-        client.server_name("localhost")
-    }
+fn etcd(ground: &Ground) -> Client {
+    let client = Client::new(ground.etcd.addr(), &ground.pki);
+    let client = client.trusting("etcd-ca").cert("etcd-client");
+    client.server_name("localhost")
 }
 
 /// When a watch ended, and with what bookmark.
@@ -177,32 +165,32 @@ async fn thousands_of_watches_end_with_a_bookmark_and_those_that_come_back_with_
     let asked_for = std::env::var("BOOKMARK_WATCHES").map(|number| number.parse().unwrap());
     let count = asked_for.unwrap_or(DEFAULT);
     let drain = Duration::from_secs(count.div_ceil(A_SECOND).max(SHORTEST) as u64);
-    let mut world = World::new(drain).await;
-    they_end_spread_over_the_drain_and_ask_once(&mut world, count, drain).await;
-    who_comes_back_gets_a_last_bookmark_each_time(&mut world).await;
+    let mut node = start(drain).await;
+    they_end_spread_over_the_drain_and_ask_once(&mut node, count, drain).await;
+    who_comes_back_gets_a_last_bookmark_each_time(&mut node).await;
 }
 
 async fn they_end_spread_over_the_drain_and_ask_once(
-    world: &mut World,
+    node: &mut Node,
     count: usize,
     drain: Duration,
 ) {
-    let empty = world.proxy.process().memory().unwrap();
-    let watches = world.open(count).await;
+    let empty = node.proxy.process().memory().unwrap();
+    let watches = open(node, count).await;
     let elsewhere = "/api/v1/namespaces/kube-system/secrets";
-    let newest = write(world.server.admin(), elsewhere, "x", &json!({})).await;
-    let etcd = world.etcd();
+    let newest = write(node.server.admin(), elsewhere, "x", &json!({})).await;
+    let etcd = etcd(&node.ground);
     let (open, before) = (
-        world.proxy.process().memory().unwrap(),
+        node.proxy.process().memory().unwrap(),
         watchers(&etcd).await,
     );
-    let cpu = world.proxy.process().cpu().unwrap();
+    let cpu = node.proxy.process().cpu().unwrap();
 
-    world.proxy.process().signal(Signal::Term);
+    node.proxy.process().signal(Signal::Term);
     let stopped = Instant::now();
     let reading = read_to_the_end(watches);
-    let drained = drained(&mut world.proxy, &etcd).await;
-    assert_eq!(world.proxy.process().wait(LONGER).await.code(), Some(0));
+    let drained = drained(&mut node.proxy, &etcd).await;
+    assert_eq!(node.proxy.process().wait(LONGER).await.code(), Some(0));
     let mut ends = Vec::new();
     let mut without = 0;
     for watch in reading {
@@ -211,7 +199,7 @@ async fn they_end_spread_over_the_drain_and_ask_once(
         ends.push(end - stopped);
     }
 
-    let own = own_requests(&world.audit);
+    let own = own_requests(&audit(&node.ground));
     let each = |kib: usize| kib as f64 / count as f64;
     let busiest = (0..=drain.as_secs())
         .map(|second| ends.iter().filter(|end| end.as_secs() == second).count());
@@ -252,11 +240,11 @@ async fn they_end_spread_over_the_drain_and_ask_once(
 }
 
 /// The proxy is started again, and drains longer.
-async fn who_comes_back_gets_a_last_bookmark_each_time(world: &mut World) {
-    let (admin, proxy) = (world.server.admin(), &mut world.proxy);
+async fn who_comes_back_gets_a_last_bookmark_each_time(node: &mut Node) {
+    let (admin, proxy) = (node.server.admin(), &mut node.proxy);
     proxy.reconfigure("shutdown.drain", "20s");
     proxy.start_again().await;
-    let client = proxy.client(&world.ground.pki).cert("admin");
+    let client = proxy.client(&node.ground.pki).cert("admin");
     let made = write(admin, CONFIG_MAPS, "b", &json!({})).await;
     // They end at random moments of the drain. The first of so many leaves time for what follows.
     let mut first = Vec::new();

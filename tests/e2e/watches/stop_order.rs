@@ -36,51 +36,43 @@ struct Watch {
     events: Events,
 }
 
-struct World {
-    server: KubeApiServer,
-    ground: Ground,
+/// `delay`: the apiserver's shutdown delay.
+async fn apiserver(delay: &str) -> (Ground, KubeApiServer) {
+    let ground = Ground::bootstrapped().await;
+    let options = ground.kube("cp-a");
+    let options = options.arg(&format!("--shutdown-delay-duration={delay}"));
+    let server = KubeApiServer::start(options, &ground.pki).await;
+    (ground, server)
 }
 
-impl World {
-    /// `delay`: the apiserver's shutdown delay.
-    async fn new(delay: &str) -> Self {
-        let ground = Ground::bootstrapped().await;
-        let options = ground.kube("cp-a");
-        let options = options.arg(&format!("--shutdown-delay-duration={delay}"));
-        let server = KubeApiServer::start(options, &ground.pki).await;
-        Self { server, ground }
+/// `delay`: the proxy's.
+async fn watched(ground: &Ground, server: &KubeApiServer, delay: &str) -> Watched {
+    let admin = server.admin();
+    write(admin, CONFIG_MAPS, "a", &json!({})).await;
+    write(admin, SECRETS, "a", &json!({})).await;
+    let proxy = proxy_with(ground, server, |options| {
+        options
+            .set("shutdown.delay", delay)
+            .set("shutdown.drain", DRAIN)
+    })
+    .await;
+    let mut watches = open_watches(ground, server, &proxy).await;
+    let change = write(admin, CONFIG_MAPS, "a", &json!({"data": {"x": "1"}})).await;
+    for watch in &mut watches {
+        if watch.objects == Objects::Delivered {
+            watch.events.until(change).await;
+        }
     }
-
-    /// `delay`: the proxy's.
-    async fn watched(&self, delay: &str) -> Watched {
-        let (ground, server) = (&self.ground, &self.server);
-        let admin = server.admin();
-        write(admin, CONFIG_MAPS, "a", &json!({})).await;
-        write(admin, SECRETS, "a", &json!({})).await;
-        let proxy = proxy_with(ground, server, |options| {
-            options
-                .set("shutdown.delay", delay)
-                .set("shutdown.drain", DRAIN)
-        })
-        .await;
-        let mut watches = open_watches(ground, server, &proxy).await;
-        let change = write(admin, CONFIG_MAPS, "a", &json!({"data": {"x": "1"}})).await;
-        for watch in &mut watches {
-            if watch.objects == Objects::Delivered {
-                watch.events.until(change).await;
-            }
-        }
-        until_proved(&proxy, 3).await;
-        // In another namespace than the watches, and never the same.
-        let elsewhere = "/api/v1/namespaces/kube-system/configmaps";
-        let data = json!({"data": {"since": change.to_string()}});
-        let newest = write(admin, elsewhere, "x", &data).await;
-        assert!(newest > change);
-        Watched {
-            proxy,
-            watches,
-            newest,
-        }
+    until_proved(&proxy, 3).await;
+    // In another namespace than the watches, and never the same.
+    let elsewhere = "/api/v1/namespaces/kube-system/configmaps";
+    let data = json!({"data": {"since": change.to_string()}});
+    let newest = write(admin, elsewhere, "x", &data).await;
+    assert!(newest > change);
+    Watched {
+        proxy,
+        watches,
+        newest,
     }
 }
 
@@ -161,38 +153,38 @@ fn assert_ends(ends: &[End]) {
 }
 
 /// Both get SIGTERM at the same moment.
-async fn both_stop(mut world: World, delay: &str) -> Vec<End> {
-    let mut watched = world.watched(delay).await;
-    world.server.process().signal(Signal::Term);
+async fn both_stop((ground, mut server): (Ground, KubeApiServer), delay: &str) -> Vec<End> {
+    let mut watched = watched(&ground, &server, delay).await;
+    server.process().signal(Signal::Term);
     watched.proxy.process().signal(Signal::Term);
     watched.ends().await
 }
 
 #[tokio::test]
 async fn both_stop_and_the_apiserver_is_there_when_the_drain_begins() {
-    assert_ends(&both_stop(World::new("2s").await, "0s").await);
+    assert_ends(&both_stop(apiserver("2s").await, "0s").await);
 }
 
 #[tokio::test]
 async fn both_stop_and_the_apiserver_takes_nothing_new_when_the_drain_begins() {
-    assert_ends(&both_stop(World::new("1s").await, "2s").await);
+    assert_ends(&both_stop(apiserver("1s").await, "2s").await);
 }
 
 #[tokio::test]
 async fn the_proxy_alone_stops_and_then_both_and_the_apiserver_has_no_delay() {
-    let world = World::new("0s").await;
-    let mut alone = world.watched("0s").await;
+    let (ground, server) = apiserver("0s").await;
+    let mut alone = watched(&ground, &server, "0s").await;
     alone.proxy.process().signal(Signal::Term);
     assert_ends(&alone.ends().await);
-    assert_ends(&both_stop(world, "0s").await);
+    assert_ends(&both_stop((ground, server), "0s").await);
 }
 
 #[tokio::test]
 async fn the_apiserver_is_killed_while_the_proxy_drains() {
-    let mut world = World::new("7s").await;
-    let mut watched = world.watched("0s").await;
+    let (ground, mut server) = apiserver("7s").await;
+    let mut watched = watched(&ground, &server, "0s").await;
     let all = watched.watches.len() as f64;
-    world.server.process().signal(Signal::Term);
+    server.process().signal(Signal::Term);
     watched.proxy.process().signal(Signal::Term);
     eventually("some have ended, and some not", LONG, async || {
         let left = watched
@@ -204,6 +196,6 @@ async fn the_apiserver_is_killed_while_the_proxy_drains() {
             .ok_or(format!("{left:?}"))
     })
     .await;
-    world.server.kill();
+    server.kill();
     assert_ends(&watched.ends().await);
 }
