@@ -1,4 +1,4 @@
-//! A real kube-controller-manager v1.20.2 with selected controllers, from the cache of `tests/build-kubernetes.sh`.
+//! A real kube-controller-manager with selected controllers: v1.20.2 from the cache of `tests/build-kubernetes.sh`, or another.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -11,6 +11,7 @@ use super::kube::cache;
 use super::pki::Pki;
 use super::process::{NotFound, Process};
 
+const NAME: &str = "kube-controller-manager";
 const PORT: u16 = 10257;
 const START: Duration = Duration::from_secs(60);
 
@@ -32,39 +33,42 @@ impl ControllerManager {
         feature_gates: &[&str],
     ) -> Self {
         let gates = format!("--feature-gates={}", feature_gates.join(","));
-        Self::start_with(dir, pki, api_server, controllers, &[gates]).await
+        let program = cache().join(NAME);
+        Self::start_with(&program, dir, pki, api_server, controllers, &[gates]).await
     }
 
-    /// The same with further arguments.
+    /// The same with this program, and further arguments.
     pub async fn start_with(
+        program: &Path,
         dir: &Path,
         pki: &Pki,
         api_server: SocketAddr,
         controllers: &[&str],
         args: &[String],
     ) -> Self {
-        let binary = cache().join("kube-controller-manager");
         let address = Loopback::new();
         let kubeconfig = dir.join("kube-controller-manager.kubeconfig");
         std::fs::write(&kubeconfig, pki.kubeconfig(api_server)).expect("write a kubeconfig");
-        let mut command = Command::new(&binary);
+        let mut command = Command::new(program);
         command.args([
             format!("--kubeconfig={}", kubeconfig.display()),
             format!("--bind-address={}", address.ip()),
             format!("--secure-port={PORT}"),
-            // The insecure port, which is the same for everybody.
-            "--port=0".to_owned(),
             format!("--tls-cert-file={}", pki.file("apiserver.crt")),
             format!("--tls-private-key-file={}", pki.file("apiserver.key")),
             format!("--controllers={}", controllers.join(",")),
             "--leader-elect=false".to_owned(),
         ]);
+        if program.starts_with(cache()) {
+            // The insecure port of old versions, which is the same for everybody.
+            command.arg("--port=0");
+        }
         command.args(args);
         let log = dir.join("kube-controller-manager.log");
-        let process = match Process::spawn("kube-controller-manager", &mut command, &log) {
+        let process = match Process::spawn(NAME, &mut command, &log) {
             Ok(process) => process,
             Err(NotFound) => {
-                let what = format!("kube-controller-manager v1.20.2 ({})", binary.display());
+                let what = format!("{NAME} ({})", program.display());
                 let remedy = "run tests/build-kubernetes.sh kube-controller-manager";
                 super::missing(&what, remedy)
             }

@@ -5,11 +5,15 @@ use std::fmt;
 
 /// From which 1.x on, and before which, those group versions are served that tests name and that not every version from
 /// 1.20 on serves. A starting apiserver refuses `--runtime-config` with a group version that it does not know.
-const SPANS: [(&str, u32, u32); 7] = [
+const SPANS: [(&str, u32, u32); 11] = [
     ("autoscaling/v2", 23, LAST),
     ("autoscaling/v2beta1", 0, 25),
     ("autoscaling/v2beta2", 0, 26),
     ("batch/v1beta1", 0, 25),
+    ("certificates.k8s.io/v1beta1", 0, 22),
+    ("coordination.k8s.io/v1beta1", 0, 22),
+    ("discovery.k8s.io/v1beta1", 0, 25),
+    ("events.k8s.io/v1beta1", 0, 25),
     ("extensions/v1beta1", 0, 22),
     ("policy/v1", 21, LAST),
     ("policy/v1beta1", 0, 25),

@@ -40,6 +40,15 @@ impl Binary {
     pub fn abilities(&self) -> &Abilities {
         &self.abilities
     }
+
+    /// Another program of this version if it is in the same directory, or else that of 1.20.2.
+    pub fn beside(&self, program: &str) -> PathBuf {
+        let path = self.path.with_file_name(program);
+        match path.is_file() {
+            true => path,
+            false => cache().join(program),
+        }
+    }
 }
 
 /// Those that the servers of a test run in turn.

@@ -9,7 +9,7 @@ use testkit::balancer::Balancer;
 use testkit::client::Client;
 use testkit::cluster::{Ground, LONG};
 use testkit::kcm::ControllerManager;
-use testkit::kube::{Binary, KubeApiServer, KubeOptions};
+use testkit::kube::{self, Binary, KubeApiServer, KubeOptions};
 use testkit::pki::Pki;
 use testkit::proxy::{Proxy, Until};
 use testkit::wait::eventually;
@@ -23,7 +23,7 @@ const DRAIN: &str = "5s";
 pub struct Needs {
     /// Arguments of the apiservers.
     pub apiserver: &'static [&'static str],
-    /// Group versions that the first server of the mixed cluster does not serve, and those that the second does not.
+    /// Group versions that the first server of the mixed cluster does not serve if the other does, and the second's.
     pub without: [&'static [&'static str]; 2],
     pub controllers: &'static [&'static str],
     /// Further arguments of the controller manager.
@@ -65,7 +65,8 @@ impl Cluster {
     pub async fn proxied(needs: &Needs, keep: bool) -> Self {
         let ground = ground(keep).await;
         let (mut servers, mut proxies) = (Vec::new(), Vec::new());
-        for (id, without) in ["a", "b"].into_iter().zip(needs.without) {
+        let without = not_served(needs);
+        for (id, without) in ["a", "b"].into_iter().zip(&without) {
             let options = options(needs, &ground, id).arg(APISERVER_DELAY);
             let options = without.iter().fold(options, |options, version| {
                 options.runtime_config(&format!("{version}=false"))
@@ -83,7 +84,7 @@ impl Cluster {
         }
         let admin = |proxy: &Proxy| proxy.client(&ground.pki).cert("admin");
         for proxy in &proxies {
-            for version in needs.without.into_iter().flatten() {
+            for version in without.iter().flatten() {
                 let path = format!("/apis/{version}");
                 eventually("everything is served", LONG, async || {
                     admin(proxy).get(&path).await.code() == 200
@@ -114,7 +115,9 @@ impl Cluster {
         let (dir, pki) = (ground.dir.path(), &ground.pki);
         let args = (needs.controller_manager)(pki);
         let addr = balancer.addr();
-        let controllers = ControllerManager::start_with(dir, pki, addr, needs.controllers, &args);
+        let program = kube::all()[0].beside("kube-controller-manager");
+        let controllers =
+            ControllerManager::start_with(&program, dir, pki, addr, needs.controllers, &args);
         Self {
             _controllers: controllers.await,
             balancer,
@@ -162,6 +165,17 @@ async fn ground(keep: bool) -> Ground {
     let admin = "admin-token,admin,admin,system:masters\n";
     std::fs::write(&tokens, format!("{known}\n{admin}")).expect("tokens");
     ground
+}
+
+/// What each of the two apiservers is to leave to the other, which serves it.
+fn not_served(needs: &Needs) -> [Vec<&'static str>; 2] {
+    let versions = kube::all();
+    [0, 1].map(|node| {
+        let other = versions[(1 - node) % versions.len()].abilities();
+        let without = needs.without[node].iter();
+        let without = without.filter(|version| other.serves(version));
+        without.copied().collect()
+    })
 }
 
 fn options(needs: &Needs, ground: &Ground, id: &str) -> KubeOptions {

@@ -1,13 +1,14 @@
 //! Kubernetes' own end-to-end tests, those that `tests/e2e-suite.yaml` names.
 
 use std::collections::BTreeSet;
+use std::path::Path;
 use std::process::Stdio;
 use std::time::Duration;
 
 use serde_yaml::Value;
 use tokio::process::Command;
 
-use testkit::kube::cache;
+use testkit::kube::{self, cache};
 use testkit::pki::Pki;
 
 use super::cluster::{self, Needs, Place};
@@ -20,6 +21,8 @@ const LIST: &str = include_str!(concat!(
 ));
 /// For one run of all tests.
 const LIMIT: Duration = Duration::from_secs(5400);
+/// In which Ginkgo ends and writes its report.
+const TO_REPORT: Duration = Duration::from_secs(300);
 
 pub const NEEDS: Needs = Needs {
     // It marks a new node as not ready, until kubelet says otherwise.
@@ -28,10 +31,12 @@ pub const NEEDS: Needs = Needs {
         &[
             "apps/v1",
             "autoscaling/v1",
+            "autoscaling/v2",
             "autoscaling/v2beta1",
             "autoscaling/v2beta2",
             "certificates.k8s.io/v1",
             "certificates.k8s.io/v1beta1",
+            // discovery.k8s.io/v1 and policy/v1 are what newer apiservers themselves need.
             "discovery.k8s.io/v1beta1",
             "policy/v1beta1",
         ],
@@ -94,42 +99,60 @@ impl Suite {
         std::fs::write(&kubeconfig, &place.kubeconfig).expect("a kubeconfig");
         let _node = Node::start(place.client.clone()).await;
         let (out, log) = cluster::log("e2e-suite-");
-        let mut command = Command::new(cache().join("e2e.test"));
+        let report = dir.join("report.json");
+        let program = kube::all()[0].beside("e2e.test");
+        let tells_progress = program.starts_with(cache());
+        let mut command = self.command(&program, &kubeconfig);
+        if !tells_progress {
+            command.args([
+                format!("--ginkgo.json-report={}", report.display()),
+                format!("--ginkgo.timeout={}s", (LIMIT - TO_REPORT).as_secs()),
+            ]);
+        }
         command
-            .arg(format!("--kubeconfig={}", kubeconfig.display()))
-            .arg(format!(
-                "--kubectl-path={}",
-                cache().join("kubectl").display()
-            ))
-            .arg(format!("--repo-root={}", cache().join("source").display()))
-            .arg(format!("--ginkgo.focus={}", self.focus))
-            .arg(format!("--ginkgo.skip={}", self.skip))
-            .args([
-                "--provider=skeleton",
-                "--ginkgo.noColor",
-                "--disable-log-dump",
-            ])
-            .args(["--dump-logs-on-failure=false", "--num-nodes=1"])
-            // The same order each time, so that runs that were ended early can be compared.
-            .arg("--ginkgo.seed=1")
             .current_dir(&dir)
             .env("HOME", &dir)
             .env("TMPDIR", &dir)
-            .env_remove("KUBECONFIG")
-            .stdin(Stdio::null())
             .stderr(out.try_clone().expect("a second handle of the log"))
-            .stdout(out)
-            .kill_on_drop(true);
+            .stdout(out);
         let mut child = command.spawn().expect("e2e.test");
         if tokio::time::timeout(LIMIT, child.wait()).await.is_err() {
             println!("ended after {LIMIT:?}");
             child.kill().await.expect("the end of e2e.test");
         }
-        let text = String::from_utf8_lossy(&std::fs::read(&log).expect("the log")).into_owned();
-        let outcome = read(&text);
+        let outcome = match tells_progress {
+            true => read(&text_of(&log)),
+            false => read_report(&text_of(&report)),
+        };
         let ran = !outcome.passed.is_empty() || !outcome.failed.is_empty();
         assert!(ran, "no test has run: {}", log.display());
         Outcome { log, ..outcome }
+    }
+
+    fn command(&self, program: &Path, kubeconfig: &Path) -> Command {
+        let file = |flag: &str, path: &Path| format!("--{flag}={}", path.display());
+        let mut command = Command::new(program);
+        command
+            .args([
+                file("kubeconfig", kubeconfig),
+                file("kubectl-path", &kube::all()[0].beside("kubectl")),
+                file("repo-root", &cache().join("source")),
+                format!("--ginkgo.focus={}", self.focus),
+                format!("--ginkgo.skip={}", self.skip),
+            ])
+            .args([
+                "--provider=skeleton",
+                "--ginkgo.noColor",
+                "--disable-log-dump",
+                "--dump-logs-on-failure=false",
+                "--num-nodes=1",
+                // The same order each time, so that runs that were ended early can be compared.
+                "--ginkgo.seed=1",
+            ])
+            .env_remove("KUBECONFIG")
+            .stdin(Stdio::null())
+            .kill_on_drop(true);
+        command
     }
 }
 
@@ -151,7 +174,34 @@ fn quoted(text: &str) -> String {
     text.chars().map(quote).collect()
 }
 
-/// Reads the lines of progress that the tests write, one for each that has ended.
+fn text_of(file: &Path) -> String {
+    let bytes = std::fs::read(file).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+/// Reads the report of Ginkgo 2, which tests have from 1.25 on.
+fn read_report(report: &str) -> Outcome {
+    let report: serde_json::Value = serde_json::from_str(report).expect("Ginkgo's report");
+    let suites = report.as_array().into_iter().flatten();
+    let tests = suites.flat_map(|suite| suite["SpecReports"].as_array().into_iter().flatten());
+    let mut outcome = Outcome::default();
+    for test in tests.filter(|test| test["LeafNodeType"] == "It") {
+        let containers = test["ContainerHierarchyTexts"].as_array();
+        let names = containers
+            .into_iter()
+            .flatten()
+            .chain([&test["LeafNodeText"]]);
+        let names: Vec<_> = names.filter_map(|name| name.as_str()).collect();
+        match test["State"].as_str() {
+            Some("skipped" | "pending") | None => continue,
+            Some("passed") => outcome.passed.insert(names.join(" ")),
+            Some(_) => outcome.failed.insert(names.join(" ")),
+        };
+    }
+    outcome
+}
+
+/// Reads the lines of progress that older tests write, one for each that has ended.
 fn read(output: &str) -> Outcome {
     let mut outcome = Outcome::default();
     for line in output.lines() {
@@ -187,6 +237,21 @@ SS•{"msg":"FAILED [sig-x] Lease should be there","total":3,"completed":1,"fail
         let set = |name: &str| BTreeSet::from([name.to_owned()]);
         assert_eq!(outcome.passed, set("[sig-x] Watchers should \"see\""));
         assert_eq!(outcome.failed, set("[sig-x] Lease should be there"));
+    }
+
+    #[test]
+    fn the_outcome_is_read_from_a_report() {
+        let report = r#"[{"SpecReports": [
+            {"LeafNodeType": "SynchronizedBeforeSuite", "LeafNodeText": "", "State": "passed"},
+            {"ContainerHierarchyTexts": ["[sig-x] Lease", "API"], "LeafNodeType": "It", "LeafNodeText": "is there", "State": "passed"},
+            {"ContainerHierarchyTexts": ["[sig-x] Pods"], "LeafNodeType": "It", "LeafNodeText": "run", "State": "timedout"},
+            {"ContainerHierarchyTexts": ["[sig-x] Jobs"], "LeafNodeType": "It", "LeafNodeText": "run", "State": "skipped"}]}]"#;
+        let outcome = read_report(report);
+        assert_eq!(
+            outcome.passed,
+            ["[sig-x] Lease API is there".to_owned()].into()
+        );
+        assert_eq!(outcome.failed, ["[sig-x] Pods run".to_owned()].into());
     }
 
     #[test]
