@@ -12,7 +12,7 @@
 # in its place first; a table compares them.
 #
 # First it installs the Debian packages that are missing (tests/install.sh --tests; HAProxy too, if it is needed), and builds
-# kube-apiserver, once (tests/build-kubernetes.sh).
+# kube-apiserver, and for --upgrades kube-controller-manager and kubectl, once (tests/build-kubernetes.sh).
 set -euo pipefail
 cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.."
 
@@ -21,8 +21,12 @@ command -v cargo >/dev/null || {
     exit 1
 }
 tests/install.sh --tests
-[[ " $* " != *" --upgrades "* ]] || tests/install.sh --benches
-tests/build-kubernetes.sh kube-apiserver
+programs=(kube-apiserver)
+if [[ " $* " == *" --upgrades "* ]]; then
+    tests/install.sh --benches
+    programs+=(kube-controller-manager kubectl)
+fi
+tests/build-kubernetes.sh "${programs[@]}"
 ulimit -n "$(ulimit -Hn)" || echo "soak: the limit of open files stays at $(ulimit -n)" >&2
 
 tests/cargo-build.sh kube-interop-proxy soak

@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, ExitStatus};
 use std::time::Duration;
 
 use super::addr::Loopback;
@@ -85,6 +85,10 @@ impl ControllerManager {
         };
         manager.process.ready(START, healthy).await;
         manager
+    }
+
+    pub fn exited(&mut self) -> Option<ExitStatus> {
+        self.process.exited()
     }
 
     /// The end of its output.

@@ -1,4 +1,4 @@
-//! Runs this machine's kubectl against any server, as any user, with a separate cache.
+//! Runs this machine's kubectl, or another, against any server, as any user, with a separate cache.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -8,6 +8,7 @@ use super::pki::{Pki, SERVER_NAME};
 
 #[derive(Clone)]
 pub struct Kubectl {
+    program: PathBuf,
     /// What every call begins with.
     arguments: Vec<String>,
     home: PathBuf,
@@ -31,7 +32,22 @@ impl Kubectl {
             format!("--tls-server-name={SERVER_NAME}"),
             format!("--cache-dir={}", home.display()),
         ];
-        Self { arguments, home }
+        Self {
+            program: PathBuf::from("kubectl"),
+            arguments,
+            home,
+        }
+    }
+
+    /// In the place of this machine's.
+    pub fn program(self, program: PathBuf) -> Self {
+        Self { program, ..self }
+    }
+
+    /// Empties its cache: the next call asks for discovery again.
+    pub fn forget(&self) {
+        std::fs::remove_dir_all(&self.home).expect("the directory of kubectl");
+        std::fs::create_dir(&self.home).expect("the directory of kubectl");
     }
 
     pub fn cert(mut self, pki: &Pki, name: &str) -> Self {
@@ -66,7 +82,7 @@ impl Kubectl {
 
     /// Not started yet, for commands that do not end by themselves.
     pub fn command(&self, arguments: &[&str]) -> Command {
-        let mut command = Command::new("kubectl");
+        let mut command = Command::new(&self.program);
         command
             .args(&self.arguments)
             .args(arguments)

@@ -44,6 +44,8 @@ pub struct Book {
     /// From when until when an apiserver was starting.
     starts: Mutex<Vec<(Duration, Option<Duration>)>>,
     servers: Mutex<[Option<Server>; NODES]>,
+    /// When the last server of a version went.
+    gone: Mutex<Vec<Duration>>,
     /// Or else the first violations are told, and all are counted.
     judges: bool,
 }
@@ -79,6 +81,7 @@ impl Book {
             violations: Mutex::default(),
             starts: Mutex::default(),
             servers: Mutex::default(),
+            gone: Mutex::default(),
             judges,
         }
     }
@@ -170,7 +173,18 @@ impl Book {
     }
 
     pub fn server_is_gone(&self, node: usize) {
-        self.servers.lock().unwrap()[node] = None;
+        let mut servers = self.servers.lock().unwrap();
+        let gone = servers[node].take();
+        let is_left = |gone: &Server| servers.iter().flatten().any(|it| it.minor == gone.minor);
+        if gone.is_some_and(|gone| !is_left(&gone)) {
+            self.gone.lock().unwrap().push(self.now());
+        }
+    }
+
+    /// Whether the last apiserver of a version has gone since then.
+    pub fn has_lost_a_version(&self, since: Duration) -> bool {
+        let gone = self.gone.lock().unwrap();
+        gone.iter().any(|when| *when >= since)
     }
 
     /// Whether one and the same apiserver of these versions was known to all from this time until now.

@@ -125,7 +125,7 @@ async fn all(course: &Course, fronts: &[Front], run: &Run) -> bool {
         is_clean &= findings.is_clean;
         rows.push((front, findings.totals));
     }
-    if let [(_, totals), _, ..] = &rows[..] {
+    if let (Course::Upgrades(_), [(_, totals), ..]) = (course, &rows[..]) {
         let columns = totals.each_ref().map(|(name, _)| *name).join(" | ");
         println!(
             "\n| in front | {columns} |\n{}",

@@ -22,6 +22,17 @@ pub struct Field {
     pub since: u32,
 }
 
+/// A resource that older versions do not have, in no API version.
+#[derive(Clone, Copy)]
+pub struct Resource {
+    group_version: &'static str,
+    kind: &'static str,
+    pub plural: &'static str,
+    /// What an object must have besides its metadata.
+    content: fn() -> (&'static str, Value),
+    pub since: u32,
+}
+
 const LAST: u32 = u32::MAX;
 /// A CronJob as all versions before this one serve it.
 pub const CRON_JOBS_BEFORE: u32 = 25;
@@ -54,6 +65,23 @@ const FIELDS: [Field; 2] = [
         since: 29,
     },
 ];
+/// The newest first.
+const RESOURCES: [Resource; 2] = [
+    Resource {
+        group_version: "resource.k8s.io/v1",
+        kind: "ResourceClaim",
+        plural: "resourceclaims",
+        content: || ("spec", json!({"devices": {}})),
+        since: 34,
+    },
+    Resource {
+        group_version: "storage.k8s.io/v1",
+        kind: "CSIStorageCapacity",
+        plural: "csistoragecapacities",
+        content: || ("storageClassName", json!("a-class")),
+        since: 24,
+    },
+];
 
 const fn api(group_version: &'static str, object: &'static str, minors: Range<u32>) -> Api {
     Api {
@@ -73,6 +101,12 @@ pub fn apis(minors: &[u32]) -> Vec<Api> {
 pub fn fields(minors: &[u32]) -> Vec<Field> {
     let is_partly = |field: &Field| differ(minors, |minor| minor >= field.since);
     FIELDS.into_iter().filter(is_partly).collect()
+}
+
+/// One that some of these versions have and others do not.
+pub fn resource(minors: &[u32]) -> Option<Resource> {
+    let is_partly = |resource: &Resource| differ(minors, |minor| minor >= resource.since);
+    RESOURCES.into_iter().find(is_partly)
 }
 
 fn differ(minors: &[u32], has_it: impl Fn(u32) -> bool) -> bool {
@@ -100,6 +134,33 @@ impl Field {
 
     pub fn is_in(&self, job: &Value) -> bool {
         job["spec"][self.name] == (self.value)()
+    }
+}
+
+impl Resource {
+    pub fn collection(&self, namespace: &str) -> String {
+        let Self {
+            group_version,
+            plural,
+            ..
+        } = self;
+        format!("/apis/{group_version}/namespaces/{namespace}/{plural}")
+    }
+
+    pub fn object(&self, metadata: &Value) -> Value {
+        let (field, value) = (self.content)();
+        json!({"apiVersion": self.group_version, "kind": self.kind, "metadata": metadata, field: value})
+    }
+
+    /// For the metadata of what this object owns.
+    pub fn owner(&self, object: &Value) -> Value {
+        let metadata = &object["metadata"];
+        json!([{"apiVersion": self.group_version, "kind": self.kind, "name": metadata["name"], "uid": metadata["uid"]}])
+    }
+
+    /// Where etcd has those of this namespace.
+    pub fn prefix(&self, namespace: &str) -> String {
+        format!("/registry/{}/{namespace}/", self.plural)
     }
 }
 
@@ -133,6 +194,14 @@ mod tests {
             .map(|field| field.name)
             .collect::<Vec<_>>();
         assert_eq!(names, ["podReplacementPolicy"]);
+    }
+
+    #[test]
+    fn the_newest_resource_that_is_partly_there_is_taken() {
+        let plural = |minors: &[u32]| resource(minors).map(|it| it.plural);
+        assert_eq!(plural(&[20, 24]), Some("csistoragecapacities"));
+        assert_eq!(plural(&[20, 24, 36]), Some("resourceclaims"));
+        assert_eq!(plural(&[20, 22]), None);
     }
 
     #[test]

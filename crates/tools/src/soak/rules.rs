@@ -32,6 +32,8 @@ pub enum Verdict {
     NotFound(String),
     /// A field that was not kept, a violation.
     Dropped(String),
+    /// What a controller must not do, or a kubectl that failed: a violation.
+    Misled(String),
     Violation(String),
 }
 
@@ -42,6 +44,7 @@ impl Verdict {
             Self::Refused(why)
             | Self::NotFound(why)
             | Self::Dropped(why)
+            | Self::Misled(why)
             | Self::Violation(why) => Some(why),
         }
     }

@@ -6,17 +6,20 @@ use std::time::Duration;
 
 use serde_json::json;
 use testkit::cluster::REROUTED;
+use testkit::etcd::Access;
 use testkit::kube;
+use testkit::kubectl::Kubectl;
 use testkit::process::Process;
 use testkit::wait::{eventually, within};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
 use crate::book::Book;
+use crate::clients::controlled::Sessions;
 use crate::clients::informer::Informer;
 use crate::clients::stream::Streams;
 use crate::clients::writer::Writer;
-use crate::clients::{self, Session, reader};
+use crate::clients::{self, Session, controlled, reader};
 use crate::exchange::Outcome;
 use crate::faults::inject;
 use crate::front::{Front, NativeProxy};
@@ -27,7 +30,7 @@ use crate::partly;
 use crate::plan::{NODES, Plan, Step, upgrades};
 use crate::random::Random;
 use crate::reference::Reference;
-use crate::table::{READER, Totals, WRITER};
+use crate::table::{KUBECTL, OWNER, READER, TENANT, Totals, WRITER};
 use crate::world::World;
 use crate::writes;
 
@@ -92,13 +95,15 @@ impl Run {
         for member in &world.etcds {
             members.push(member.lock().await.access());
         }
-        let reference = Reference::start(members).await;
+        let reference = Reference::start(members.clone()).await;
         let mut informers = JoinSet::new();
         let stories = start_informers(&world, &book, &mut informers).await;
         let mut clients = start_clients(&world, &book, seed);
         if let Course::Upgrades(minors) = course {
             (0..NODES).for_each(|node| book.server_is_up(node, minors[0]));
             start_clients_of_versions(&world, &book, seed, minors, &mut clients);
+            start_kubectl(&world, &book, seed, &mut clients);
+            start_controlled(&world, &book, minors, members, &mut clients);
         }
         book.say("everything runs");
         let samples = Samples::default();
@@ -124,6 +129,7 @@ impl Run {
             true => judge(&world, &book, &samples).await,
             false => look_for_haproxy(&world).await,
         }
+        world.look_for_controllers().await;
         tell_rerouted(&world).await;
         report(world, &book, keep, &stories);
         findings(&book, front, wrong_at_the_end)
@@ -259,6 +265,50 @@ fn start_clients_of_versions(
         let cleaner = session("cleaner", world.admin().http2());
         clients.spawn(clients::partly::writes(writer, cleaner, fields, random(6)));
     }
+}
+
+/// Of each version.
+fn start_kubectl(world: &World, book: &Arc<Book>, seed: u64, clients: &mut JoinSet<()>) {
+    for version in kube::several() {
+        let minor = version.abilities().minor();
+        let dir = world.dir.path().join(format!("kubectl-1.{minor}"));
+        let kubectl = Kubectl::new(world.balancer.addr(), &world.pki, &dir)
+            .cert(&world.pki, "admin")
+            .program(version.beside("kubectl"));
+        let name = format!("{KUBECTL} 1.{minor}");
+        let random = Random::new(seed ^ (7000 + u64::from(minor)));
+        clients.spawn(clients::kubectl::run(
+            name,
+            kubectl,
+            Arc::clone(book),
+            random,
+        ));
+    }
+}
+
+/// Clients whose objects controllers see to.
+fn start_controlled(
+    world: &World,
+    book: &Arc<Book>,
+    minors: &[u32],
+    etcd: Vec<Access>,
+    clients: &mut JoinSet<()>,
+) {
+    let Some(resource) = partly::resource(minors) else {
+        return;
+    };
+    let sessions = |name: &str| {
+        let session = || Session::new(name.to_owned(), &world.admin(), Arc::clone(book));
+        let mut newer = session();
+        newer.minors = Some(resource.since..u32::MAX);
+        Sessions {
+            all: session(),
+            newer,
+            resource,
+        }
+    };
+    clients.spawn(controlled::owners(sessions(OWNER)));
+    clients.spawn(controlled::tenants(sessions(TENANT), etcd));
 }
 
 async fn break_things(world: &World, book: &Arc<Book>, seed: u64, course: &Course) {

@@ -15,6 +15,12 @@ const LONGEST_WAIT: Duration = Duration::from_secs(3);
 pub const READER: &str = "versions";
 /// The client that writes fields that only some keep.
 pub const WRITER: &str = "fields";
+/// The client whose objects the garbage collector must leave alone.
+pub const OWNER: &str = "owners";
+/// The client whose namespaces must be empty when they are gone.
+pub const TENANT: &str = "tenants";
+/// How the names of clients that run kubectl begin.
+pub const KUBECTL: &str = "kubectl";
 
 /// A request with all its attempts. Times are since the start.
 #[derive(Clone, Debug)]
@@ -99,7 +105,7 @@ pub struct Row {
 pub struct Table(pub BTreeMap<String, Row>);
 
 /// What clients saw in a whole run, by name.
-pub type Totals = [(&'static str, String); 10];
+pub type Totals = [(&'static str, String); 13];
 
 impl Window {
     fn covers(&self, from: Duration, until: Duration) -> bool {
@@ -150,19 +156,30 @@ impl Seen {
             && !self.requests.iter().any(is_false)
     }
 
+    /// Of all clients whose names begin so.
+    fn requests_of<'a>(&'a self, client: &'a str) -> impl Iterator<Item = &'a Request> {
+        let requests = self.requests.iter();
+        requests.filter(move |request| request.client.starts_with(client))
+    }
+
+    fn count_of(&self, client: &str) -> usize {
+        self.requests_of(client).count()
+    }
+
     /// `wrong`: what is wrong with writes and events besides.
     pub fn totals(&self, wrong: usize) -> Totals {
         let count = |is_it: fn(&Verdict) -> bool| {
             let verdicts = self.requests.iter().map(|request| &request.verdict);
             verdicts.filter(|verdict| is_it(verdict)).count()
         };
-        let of = |client: &str| {
-            let requests = self.requests.iter();
-            requests.filter(|request| request.client == client).count()
-        };
         let part = |count: usize, all: usize| match all {
             0 => "–".to_owned(),
             _ => format!("{count} of {all}"),
+        };
+        let wrong_of = |client| {
+            let requests = self.requests_of(client);
+            let wrong = requests.filter(|request| request.verdict.violation().is_some());
+            part(wrong.count(), self.count_of(client))
         };
         let longest = self
             .requests
@@ -176,8 +193,11 @@ impl Seen {
         let failed = count(|it| matches!(it, Verdict::Failed(_) | Verdict::Violation(_)));
         [
             ("requests", self.requests.len().to_string()),
-            ("false 404s", part(false_404s, of(READER))),
-            ("fields dropped", part(dropped, of(WRITER))),
+            ("false 404s", part(false_404s, self.count_of(READER))),
+            ("fields dropped", part(dropped, self.count_of(WRITER))),
+            ("collected too early", wrong_of(OWNER)),
+            ("left in namespaces", wrong_of(TENANT)),
+            ("kubectl failed", wrong_of(KUBECTL)),
             ("false 403s", refused.to_string()),
             ("other failures", failed.to_string()),
             ("longest", format!("{longest:.1} s")),
@@ -239,6 +259,7 @@ impl Row {
             Verdict::Refused(_)
             | Verdict::NotFound(_)
             | Verdict::Dropped(_)
+            | Verdict::Misled(_)
             | Verdict::Violation(_) => self.violations += 1,
         }
     }

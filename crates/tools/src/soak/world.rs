@@ -12,7 +12,8 @@ use testkit::client::Client;
 use testkit::cluster::binary;
 use testkit::cut::Cut;
 use testkit::etcd::{Etcd, EtcdOptions};
-use testkit::kube::{Binary, KubeApiServer, KubeOptions, Native};
+use testkit::kcm::ControllerManager;
+use testkit::kube::{self, Binary, KubeApiServer, KubeOptions, Native};
 use testkit::peer_links::PeerLinks;
 use testkit::pki::{LeafOptions, Pki, SERVER_NAME};
 use testkit::process::Process;
@@ -31,6 +32,8 @@ use crate::run::Run;
 /// Of each proxy.
 const PORT: u16 = 6443;
 const PATIENCE: Duration = Duration::from_secs(90);
+/// Those that act on a 404.
+const CONTROLLERS: [&str; 2] = ["namespace", "garbagecollector"];
 
 pub struct World {
     pub balancer: Balancer,
@@ -42,6 +45,8 @@ pub struct World {
     pub peer_links: PeerLinks,
     /// Of all pods.
     _kubelet: Kubelet,
+    /// Of each version, if apiservers are upgraded.
+    controllers: Mutex<Vec<ControllerManager>>,
     pub pki: Pki,
     pub dir: TempDir,
 }
@@ -160,14 +165,20 @@ impl World {
             links.push(around);
             clocks.push(clock);
         }
+        let balancer = start_balancer(&pki, &links).await;
+        let controllers = match oldest {
+            Some(_) => start_controllers(&dir, &pki, balancer.addr()).await,
+            None => Vec::new(),
+        };
         Self {
-            balancer: start_balancer(&pki, &links).await,
+            balancer,
             nodes,
             links,
             clocks,
             etcds: etcds.into_iter().map(Mutex::new).collect(),
             peer_links,
             _kubelet: kubelet,
+            controllers: Mutex::new(controllers),
             pki,
             dir,
         }
@@ -192,6 +203,14 @@ impl World {
         }
     }
 
+    /// What is not there does nothing wrong.
+    pub async fn look_for_controllers(&self) {
+        for manager in &mut *self.controllers.lock().await {
+            let ended = manager.exited();
+            assert!(ended.is_none(), "controllers have ended: {ended:?}");
+        }
+    }
+
     pub fn rotate(&self, node: usize, files: Files) {
         rotate(&self.pki, node, files);
     }
@@ -206,6 +225,21 @@ async fn start_balancer(pki: &Pki, links: &[Links]) -> Balancer {
     })
     .await;
     balancer
+}
+
+/// A controller manager of each version, through the balancer.
+async fn start_controllers(dir: &TempDir, pki: &Pki, addr: SocketAddr) -> Vec<ControllerManager> {
+    let mut controllers = Vec::new();
+    for version in kube::several() {
+        let minor = version.abilities().minor();
+        let dir = dir.path().join(format!("controllers-1.{minor}"));
+        std::fs::create_dir(&dir).expect("a directory");
+        let program = version.beside("kube-controller-manager");
+        let manager =
+            ControllerManager::start_with(&program, &dir, pki, addr, &CONTROLLERS, &[]).await;
+        controllers.push(manager);
+    }
+    controllers
 }
 
 /// What is started in front of the apiservers.

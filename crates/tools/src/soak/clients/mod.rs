@@ -1,7 +1,9 @@
 //! Clients of the cluster, which go through the balancer and repeat requests as client-go does.
 
+pub mod controlled;
 pub mod definitions;
 pub mod informer;
+pub mod kubectl;
 pub mod partly;
 pub mod reader;
 pub mod stream;

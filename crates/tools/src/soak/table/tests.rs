@@ -114,6 +114,10 @@ fn what_nobody_may_notice_explains_no_trouble() {
 
 #[test]
 fn the_whole_run_is_counted_once() {
+    let of_client = |client: &str| Request {
+        client: client.to_owned(),
+        ..request(1, 2, Verdict::Misled(String::new()))
+    };
     let verdicts = [
         Verdict::Fine,
         Verdict::Early,
@@ -123,13 +127,17 @@ fn the_whole_run_is_counted_once() {
         Verdict::Violation("401".to_owned()),
     ];
     let seen = Seen {
-        requests: verdicts.map(|verdict| request(1, 2, verdict)).to_vec(),
+        requests: (verdicts.map(|verdict| request(1, 2, verdict)).into_iter())
+            .chain([OWNER, OWNER, TENANT, KUBECTL].map(of_client))
+            .collect(),
         relists: vec![seconds(1)],
         ended_watches: vec![seconds(1); 2],
         ended_streams: vec![seconds(1); 3],
         ..Seen::default()
     };
     let totals = seen.totals(4).map(|(_, count)| count);
-    let expected = ["6", "1 of 6", "–", "1", "2", "1.0 s", "1", "2", "3", "4"];
+    let expected = [
+        "10", "1 of 6", "–", "2 of 2", "1 of 1", "1 of 1", "1", "2", "1.0 s", "1", "2", "3", "4",
+    ];
     assert_eq!(totals, expected);
 }
