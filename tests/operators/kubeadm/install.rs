@@ -22,6 +22,7 @@ use testkit::wait::eventually;
 
 /// kubelet's own pause begins with 10 s.
 const BACK_OFF: Duration = Duration::from_secs(2);
+const BETWEEN_REQUESTS: Duration = Duration::from_millis(20);
 /// The fake kubelet has no such image.
 const NO_IMAGE: &str = "registry.example/nowhere:1";
 const SHUTDOWN: &str = "shutdown: {delay: 4s, drain: 2s}\n";
@@ -234,6 +235,8 @@ async fn asked_until(node: Arc<Node>, stop: Arc<AtomicBool>) -> (usize, Vec<Stri
             true => answered += 1,
             false => failed.push(said.err),
         }
+        // A loop without a pause would take a processor from all the other tests.
+        tokio::time::sleep(BETWEEN_REQUESTS).await;
     }
     (answered, failed)
 }

@@ -14,6 +14,8 @@ use super::{manifest, patched, yaml};
 use testkit::cluster::LONG;
 use testkit::wait::eventually;
 
+const BETWEEN_CALLS: Duration = Duration::from_millis(50);
+
 /// One call of kubectl.
 struct Call {
     begun: Instant,
@@ -44,6 +46,8 @@ impl Observer {
                     ended,
                     failure,
                 });
+                // kubectl is a tenth of a second of a processor, which other tests need too.
+                tokio::time::sleep(BETWEEN_CALLS).await;
             }
             calls
         });
