@@ -5,7 +5,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-use crate::exchange::Outcome;
+use serde_json::Value;
+
+use crate::exchange::{Answer, Outcome};
 use crate::plan::{Kind, NODES};
 use crate::rules::Verdict;
 use crate::table::{Request, Seen, Sort, Trouble, Wait, Window};
@@ -60,6 +62,21 @@ pub struct Exchange {
 }
 
 impl Exchange {
+    /// Of the last attempt.
+    pub fn answer(&self) -> Option<&Answer> {
+        self.attempts.last().and_then(Outcome::answer)
+    }
+
+    pub fn code(&self) -> Option<u16> {
+        self.answer().map(|answer| answer.code)
+    }
+
+    /// The object that was created.
+    pub fn created(&self) -> Option<&Value> {
+        let answer = self.answer().filter(|answer| answer.code == 201)?;
+        Some(&answer.body)
+    }
+
     pub fn describe(&self) -> String {
         let attempts: Vec<_> = self.attempts.iter().map(Outcome::describe).collect();
         format!(

@@ -109,6 +109,10 @@ pub fn resource(minors: &[u32]) -> Option<Resource> {
     RESOURCES.into_iter().find(is_partly)
 }
 
+fn namespaced(group_version: &str, namespace: &str, rest: &str) -> String {
+    format!("/apis/{group_version}/namespaces/{namespace}/{rest}")
+}
+
 fn differ(minors: &[u32], has_it: impl Fn(u32) -> bool) -> bool {
     let with = minors.iter().filter(|minor| has_it(**minor)).count();
     with > 0 && with < minors.len()
@@ -116,12 +120,7 @@ fn differ(minors: &[u32], has_it: impl Fn(u32) -> bool) -> bool {
 
 impl Api {
     pub fn path(&self, namespace: &str) -> String {
-        let Self {
-            group_version,
-            object,
-            ..
-        } = self;
-        format!("/apis/{group_version}/namespaces/{namespace}/{object}")
+        namespaced(self.group_version, namespace, self.object)
     }
 }
 
@@ -139,12 +138,7 @@ impl Field {
 
 impl Resource {
     pub fn collection(&self, namespace: &str) -> String {
-        let Self {
-            group_version,
-            plural,
-            ..
-        } = self;
-        format!("/apis/{group_version}/namespaces/{namespace}/{plural}")
+        namespaced(self.group_version, namespace, self.plural)
     }
 
     pub fn object(&self, metadata: &Value) -> Value {

@@ -411,9 +411,8 @@ async fn write_last(world: &World, book: &Arc<Book>, kind: usize) -> i64 {
     eventually("a last object is written", PATIENCE, async || {
         let exchange = session.ask("POST", &path, &object).await;
         let last = exchange.attempts.last().map(Outcome::describe);
-        let answer = exchange.attempts.last().and_then(Outcome::answer);
-        answer
-            .filter(|answer| answer.code == 201)
+        let created = exchange.answer().filter(|answer| answer.code == 201);
+        created
             .and_then(|answer| answer.revision())
             .ok_or(last.unwrap_or_default())
     })

@@ -10,7 +10,6 @@ use tokio::time::sleep;
 
 use crate::book::{Exchange, Until};
 use crate::clients::Session;
-use crate::exchange::Outcome;
 use crate::kinds::USERS;
 use crate::partly::Resource;
 use crate::rules::{Expected, Verdict, read};
@@ -65,7 +64,7 @@ pub async fn owners(mut sessions: Sessions) {
         let owners = resource.collection(NAMESPACE);
         let path = format!("{owners}/{}?propagationPolicy=Background", name(&owner));
         let deleted = sessions.newer.ask("DELETE", &path, "").await;
-        to_collect += usize::from(code(&deleted) == Some(200));
+        to_collect += usize::from(deleted.code() == Some(200));
     }
     judge_collected(&mut sessions.all, &secrets, to_collect).await;
 }
@@ -95,7 +94,7 @@ pub async fn tenants(mut sessions: Sessions, etcd: Vec<Access>) {
         if object.is_none() {
             continue;
         }
-        let verdict = match code(&exchange) {
+        let verdict = match exchange.code() {
             Some(404) if !sessions.is_served_since(deleted) => Verdict::Fine,
             Some(404) => match is_empty(&etcd, &prefix).await {
                 true => Verdict::Fine,
@@ -119,11 +118,11 @@ impl Sessions {
         let path = self.resource.collection(namespace);
         let object = self.resource.object(metadata).to_string();
         let exchange = self.newer.ask("POST", &path, &object).await;
-        if code(&exchange) == Some(404) && self.is_served_since(from) {
+        if exchange.code() == Some(404) && self.is_served_since(from) {
             let what = format!("a false 404: {}", exchange.describe());
             self.newer.book.violation(what);
         }
-        made(&exchange)
+        exchange.created().cloned()
     }
 
     fn is_served_since(&self, from: Duration) -> bool {
@@ -133,12 +132,8 @@ impl Sessions {
 }
 
 async fn created(session: &mut Session, path: &str, object: &Value) -> Option<Value> {
-    made(&session.ask("POST", path, &object.to_string()).await)
-}
-
-fn made(exchange: &Exchange) -> Option<Value> {
-    let answer = exchange.attempts.last().and_then(Outcome::answer)?;
-    (answer.code == 201).then(|| answer.body.clone())
+    let exchange = session.ask("POST", path, &object.to_string()).await;
+    exchange.created().cloned()
 }
 
 /// The last answer: a 404, or what is said after the patience.
@@ -146,7 +141,7 @@ async fn until_gone(session: &mut Session, path: &str) -> Exchange {
     let from = session.book.now();
     loop {
         let exchange = session.ask("GET", path, "").await;
-        if code(&exchange) == Some(404) || session.book.now() - from > PATIENCE {
+        if exchange.code() == Some(404) || session.book.now() - from > PATIENCE {
             return exchange;
         }
         sleep(PAUSE).await;
@@ -157,8 +152,9 @@ async fn until_gone(session: &mut Session, path: &str) -> Exchange {
 async fn judge_collected(session: &mut Session, secrets: &str, of: usize) {
     let path = format!("{secrets}?labelSelector=owner%3D{OWNED}");
     let exchange = session.ask("GET", &path, "").await;
-    let answer = exchange.attempts.last().and_then(Outcome::answer);
-    let left = answer.and_then(|answer| answer.body["items"].as_array());
+    let left = exchange
+        .answer()
+        .and_then(|answer| answer.body["items"].as_array());
     let left = left.map_or(of, Vec::len);
     let book = &session.book;
     book.say(&format!(
@@ -180,11 +176,6 @@ async fn is_empty(etcd: &[Access], prefix: &str) -> bool {
         }
     }
     panic!("no member of etcd answers");
-}
-
-fn code(exchange: &Exchange) -> Option<u16> {
-    let answer = exchange.attempts.last().and_then(Outcome::answer);
-    answer.map(|answer| answer.code)
 }
 
 fn name(object: &Value) -> &str {

@@ -3,7 +3,6 @@
 use serde_json::json;
 
 use crate::clients::Session;
-use crate::exchange::Outcome;
 use crate::kinds::{DEFINITIONS, definition};
 use crate::rules::{Expected, Verb, Verdict, write};
 
@@ -46,8 +45,7 @@ async fn create(session: &mut Session, kind: &str, collection: &str) -> bool {
     let object = json!({"apiVersion": format!("{GROUP}/v1"), "kind": kind, "metadata": metadata});
     for _ in 0..MOST {
         let exchange = session.ask("POST", collection, &object.to_string()).await;
-        let answer = exchange.attempts.last().and_then(Outcome::answer);
-        match answer.map(|answer| answer.code) {
+        match exchange.code() {
             Some(404) => tokio::time::sleep(PAUSE).await,
             _ => {
                 let (_, verdict) = write(Verb::Create, &exchange.attempts);

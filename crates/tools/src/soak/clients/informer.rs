@@ -51,7 +51,7 @@ impl Informer {
         let object = format!("{}/{ANCHOR}", USERS[0].namespace);
         let path = KINDS[self.kind].everywhere();
         let exchange = self.session.read(&path, &Expected::List { object }).await;
-        let answer = exchange.attempts.last().and_then(Outcome::answer)?;
+        let answer = exchange.answer()?;
         let revision = answer.revision()?;
         let mut story = self.story.lock().unwrap();
         if !story.lists.is_empty() {

@@ -6,7 +6,6 @@ use serde_json::json;
 
 use crate::book::Until;
 use crate::clients::Session;
-use crate::exchange::Outcome;
 use crate::kinds::{JOBS, KINDS, USERS};
 use crate::partly::{Api, Field};
 use crate::random::Random;
@@ -52,22 +51,18 @@ pub async fn writes(
         let path = kind.collection(NAMESPACE);
         let exchange = session.ask("POST", &path, &job.to_string()).await;
         let (_, mut verdict) = write(Verb::Create, &exchange.attempts);
-        let answer = exchange.attempts.last().and_then(Outcome::answer);
-        let created = answer.filter(|answer| answer.code == 201);
-        let created = created.map(|answer| answer.body.clone());
+        let created = exchange.created();
         let is_known = || {
             let minors = field.since..u32::MAX;
             let (book, from) = (&session.book, exchange.last);
             book.is_answerable(&minors, from, Until::Stopping)
         };
-        let is_dropped = created.as_ref().is_some_and(|job| !field.is_in(job));
+        let is_dropped = created.is_some_and(|job| !field.is_in(job));
         if is_dropped && is_known() {
             verdict = Verdict::Dropped(format!("a Job without its {}", field.name));
         }
         session.note(&exchange, verdict);
-        let name = created
-            .as_ref()
-            .and_then(|job| job["metadata"]["name"].as_str());
+        let name = created.and_then(|job| job["metadata"]["name"].as_str());
         if let Some(name) = name {
             let path = kind.path(NAMESPACE, name) + "?propagationPolicy=Background";
             let exchange = cleaner.ask("DELETE", &path, "").await;
