@@ -81,15 +81,22 @@ pub async fn run(
     mut custom: watch::Receiver<Option<Arc<Custom>>>,
     view: watch::Sender<LocalView>,
 ) {
-    let mut last = Instant::now();
     let mut last_epoch = state.epoch();
+    let mut earliest = Instant::now();
     let throttle = LogThrottle::default();
     loop {
         let epoch = state.epoch();
-        if std::mem::replace(&mut last_epoch, epoch) != epoch {
-            // Another process, which may be initialized already.
+        // It may be initialized already.
+        let is_another = std::mem::replace(&mut last_epoch, epoch) != epoch;
+        if is_another {
             reader.forget();
         }
+        if is_another || !state.is_initialized() {
+            view.send_if_modified(|view| view.served.take().is_some());
+        }
+        sleep_until(earliest).await;
+        let last = Instant::now();
+        earliest = last + SHORTEST_PAUSE;
         if state.is_initialized() {
             let known = custom.borrow_and_update().clone();
             let begun = std::time::Instant::now();
@@ -114,8 +121,6 @@ pub async fn run(
                     }
                 }
             }
-        } else {
-            view.send_if_modified(|view| view.served.take().is_some());
         }
         if view.is_closed() {
             return;
@@ -127,10 +132,9 @@ pub async fn run(
         };
         tokio::select! {
             () = sleep_until(due) => {}
-            () = state.reread.notified() => sleep_until(last + SHORTEST_PAUSE).await,
-            Ok(()) = custom.changed() => sleep_until(last + SHORTEST_PAUSE).await,
+            () = state.reread.notified() => {}
+            Ok(()) = custom.changed() => {}
         }
-        last = Instant::now();
     }
 }
 

@@ -145,7 +145,7 @@ pub fn first(context: &mut RequestContext<'_>, headers: &HeaderMap) -> Planned {
     // The version that its header names; else, while versions differ, the one that `version` says.
     if context.settings.version_awareness {
         let asked = version_asked(headers, &shared.config.version_awareness.header);
-        let unasked = |window| version::unasked(context, headers, window, &snapshot);
+        let unasked = |window| version::unasked(context, headers, window);
         context.wanted = asked.map(|asked| match asked {
             Some(version) => Some(Wanted::Version(version)),
             None => snapshot.window.and_then(unasked),

@@ -28,12 +28,11 @@ pub fn unasked(
     context: &RequestContext<'_>,
     headers: &HeaderMap,
     window: VersionWindow,
-    snapshot: &Snapshot,
 ) -> Option<Wanted> {
     let settings = &context.settings;
-    let needed = parameters_since(&context.info, context.query);
     // What no server understands cannot be had, and what all understand needs none.
-    let needed = needed.filter(|it| window.oldest < *it && *it <= window.newest);
+    let is_had_by_some = |it: &_| window.oldest < *it && *it <= window.newest;
+    let needed = parameters_since(&context.info, context.query).filter(is_had_by_some);
     let not_older = |version, must| Wanted::NotOlder { version, must };
     let needs = |version| not_older(version, true);
     match settings.default_version {
@@ -43,10 +42,12 @@ pub fn unasked(
         DefaultVersion::Any => {
             let user_agent = headers.get(USER_AGENT).filter(|_| settings.user_agents);
             let client = user_agent.and_then(|it| client_version(it.as_bytes()));
-            // Nobody is moved to an older server, and who is newer than all stays, too.
-            let client =
-                client.filter(|it| Some(*it) > snapshot.local_version && *it <= window.newest);
-            match client.filter(|client| Some(*client) > needed) {
+            // Who is newer than all stays. The local server comes first if it is not older, and if it cannot answer, nobody is
+            // moved to an older one.
+            match client
+                .filter(is_had_by_some)
+                .filter(|client| Some(*client) > needed)
+            {
                 Some(version) => Some(not_older(version, false)),
                 None => needed.map(needs),
             }

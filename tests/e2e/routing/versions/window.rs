@@ -122,6 +122,42 @@ async fn a_newer_client_of_kubernetes_goes_to_a_server_that_is_not_older(three: 
     assert_eq!(three.server_of(&middle, PODS).await, "a");
 }
 
+/// Whether nobody but B, and B each time, serves the newer client `kubelet/v1.32` at C's proxy, over several connections.
+async fn assert_b_serves_at_c(three: &Three) {
+    for _ in 0..12 {
+        let newer = three.plain(2).header("user-agent", "kubelet/v1.32.0");
+        assert_eq!(three.server_of(&newer, PODS).await, "b");
+    }
+}
+
+#[tokio::test]
+async fn nobody_is_moved_to_an_older_server_while_the_local_one_cannot_serve_or_is_not_known() {
+    let mut three = Three::new().await;
+    // C is down.
+    three.doubles[2].stop().await;
+    assert_b_serves_at_c(&three).await;
+    // It comes back as an older one, and is initialized before it tells its version.
+    three.doubles[2].change_preset(|preset| preset.git_version("v1.31.4"));
+    for fault in [Some(Fault::Hang), None] {
+        let is_known = fault.is_none();
+        three.doubles[2].set_fault("/version", fault);
+        three.doubles[2].restart().await;
+        three.doubles[2].set_ready(true);
+        let wanted = (json!(true), json!(is_known));
+        eventually("C is initialized", LONG, async || {
+            let mut server = three.proxies[2].statusz().await["server"].take();
+            (
+                server["initialized"].take(),
+                server["discoveryKnown"].take(),
+            ) == wanted
+        })
+        .await;
+        assert_b_serves_at_c(&three).await;
+    }
+    let status = three.proxies[2].statusz().await;
+    assert_eq!(status["server"]["compatibilityVersion"], "1.31");
+}
+
 #[tokio::test]
 async fn a_read_with_a_parameter_goes_to_a_server_that_knows_it() {
     let presets = ["v1.24.0", "v1.30.0", "v1.36.1"].map(|version| v1_36().git_version(version));
