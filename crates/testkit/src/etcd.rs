@@ -275,7 +275,6 @@ impl Etcd {
         answer.expect("an answer of etcd").kvs().to_vec()
     }
 
-    /// SIGTERM, and up again with the same data at the same address.
     /// Deletes all keys that begin so.
     pub async fn delete_below(&self, prefix: &str) {
         let below = DeleteOptions::new().with_prefix();
@@ -283,6 +282,7 @@ impl Etcd {
         deleted.expect("an answer of etcd");
     }
 
+    /// SIGTERM, and up again with the same data at the same address.
     pub async fn restart(&mut self) {
         self.process.signal(Signal::Term);
         self.process.wait(START).await;

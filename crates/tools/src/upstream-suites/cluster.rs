@@ -115,7 +115,7 @@ impl Cluster {
         let (dir, pki) = (ground.dir.path(), &ground.pki);
         let args = (needs.controller_manager)(pki);
         let addr = balancer.addr();
-        let program = kube::all()[0].beside("kube-controller-manager");
+        let program = program("kube-controller-manager");
         let controllers =
             ControllerManager::start_with(&program, dir, pki, addr, needs.controllers, &args);
         Self {
@@ -145,6 +145,11 @@ impl Place {
         let dir = tempfile::tempdir_in(&self.dir);
         dir.expect("a directory").keep()
     }
+}
+
+/// The program of this name that came with the first kube-apiserver.
+pub fn program(name: &str) -> PathBuf {
+    kube::all()[0].beside(name)
 }
 
 /// For the output of a run: it stays.

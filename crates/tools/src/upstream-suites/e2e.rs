@@ -8,7 +8,7 @@ use std::time::Duration;
 use serde_yaml::Value;
 use tokio::process::Command;
 
-use testkit::kube::{self, cache};
+use testkit::kube::cache;
 use testkit::pki::Pki;
 
 use super::cluster::{self, Needs, Place};
@@ -100,7 +100,7 @@ impl Suite {
         let _node = Node::start(place.client.clone()).await;
         let (out, log) = cluster::log("e2e-suite-");
         let report = dir.join("report.json");
-        let program = kube::all()[0].beside("e2e.test");
+        let program = cluster::program("e2e.test");
         let tells_progress = program.starts_with(cache());
         let mut command = self.command(&program, &kubeconfig);
         if !tells_progress {
@@ -135,7 +135,7 @@ impl Suite {
         command
             .args([
                 file("kubeconfig", kubeconfig),
-                file("kubectl-path", &kube::all()[0].beside("kubectl")),
+                file("kubectl-path", &cluster::program("kubectl")),
                 file("repo-root", &cache().join("source")),
                 format!("--ginkgo.focus={}", self.focus),
                 format!("--ginkgo.skip={}", self.skip),
