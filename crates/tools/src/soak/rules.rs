@@ -32,6 +32,8 @@ pub enum Verdict {
     NotFound(String),
     /// A field that was not kept, a violation.
     Dropped(String),
+    /// The same where the policy prefers a server that does not know it.
+    DroppedAsSet,
     /// What a controller must not do, or a kubectl that failed: a violation.
     Misled(String),
     Violation(String),
@@ -40,7 +42,7 @@ pub enum Verdict {
 impl Verdict {
     pub fn violation(&self) -> Option<&str> {
         match self {
-            Self::Fine | Self::Failed(_) | Self::Early => None,
+            Self::Fine | Self::Failed(_) | Self::Early | Self::DroppedAsSet => None,
             Self::Refused(why)
             | Self::NotFound(why)
             | Self::Dropped(why)

@@ -101,7 +101,7 @@ impl Run {
         let mut clients = start_clients(&world, &book, seed);
         if let Course::Upgrades(minors) = course {
             (0..NODES).for_each(|node| book.server_is_up(node, minors[0]));
-            start_clients_of_versions(&world, &book, seed, minors, &mut clients);
+            start_clients_of_versions(&world, &book, self, minors, &mut clients);
             start_kubectl(&world, &book, seed, &mut clients);
             start_controlled(&world, &book, minors, members, &mut clients);
         }
@@ -247,13 +247,13 @@ fn start_clients(world: &World, book: &Arc<Book>, seed: u64) -> JoinSet<()> {
 fn start_clients_of_versions(
     world: &World,
     book: &Arc<Book>,
-    seed: u64,
+    run: &Run,
     minors: &[u32],
     clients: &mut JoinSet<()>,
 ) {
     let (apis, fields) = (partly::apis(minors), partly::fields(minors));
     let session = |name: &str, client| Session::new(name.to_owned(), &client, Arc::clone(book));
-    let random = |of: u64| Random::new(seed ^ (1000 * of));
+    let random = |of: u64| Random::new(run.seed ^ (1000 * of));
     if !apis.is_empty() {
         let reader = session(READER, world.admin().http2());
         clients.spawn(clients::partly::reads(reader, apis, random(5)));
@@ -263,7 +263,15 @@ fn start_clients_of_versions(
         let client = world.admin().header("User-Agent", &agent).http2();
         let writer = session(WRITER, client);
         let cleaner = session("cleaner", world.admin().http2());
-        clients.spawn(clients::partly::writes(writer, cleaner, fields, random(6)));
+        let oldest = ("versionAwareness.default".to_owned(), "Oldest".to_owned());
+        let writes = clients::partly::writes(
+            writer,
+            cleaner,
+            fields,
+            run.settings.contains(&oldest),
+            random(6),
+        );
+        clients.spawn(writes);
     }
 }
 

@@ -188,7 +188,7 @@ impl Seen {
             .max();
         let longest = longest.unwrap_or_default().as_secs_f64();
         let false_404s = count(|it| matches!(it, Verdict::NotFound(_)));
-        let dropped = count(|it| matches!(it, Verdict::Dropped(_)));
+        let dropped = count(|it| matches!(it, Verdict::Dropped(_) | Verdict::DroppedAsSet));
         let refused = count(|it| matches!(it, Verdict::Early | Verdict::Refused(_)));
         let failed = count(|it| matches!(it, Verdict::Failed(_) | Verdict::Violation(_)));
         [
@@ -253,7 +253,7 @@ impl Row {
         self.longest = self.longest.max(request.until - request.from);
         self.repeated += usize::from(request.attempts > 1);
         match &request.verdict {
-            Verdict::Fine => {}
+            Verdict::Fine | Verdict::DroppedAsSet => {}
             Verdict::Failed(why) => self.failed(why),
             Verdict::Early => self.failed("403, early"),
             Verdict::Refused(_)

@@ -37,11 +37,12 @@ pub async fn reads(mut session: Session, apis: Vec<Api>, mut random: Random) {
 }
 
 /// As a client of the newest version. While no server is up that knows a field, nobody can keep it. `cleaner` deletes what was
-/// written.
+/// written. `goes_to_oldest`: the proxies prefer the oldest servers.
 pub async fn writes(
     mut session: Session,
     mut cleaner: Session,
     fields: Vec<Field>,
+    goes_to_oldest: bool,
     mut random: Random,
 ) {
     let kind = &KINDS[JOBS];
@@ -59,7 +60,10 @@ pub async fn writes(
         };
         let is_dropped = created.is_some_and(|job| !field.is_in(job));
         if is_dropped && is_known() {
-            verdict = Verdict::Dropped(format!("a Job without its {}", field.name));
+            verdict = match goes_to_oldest {
+                true => Verdict::DroppedAsSet,
+                false => Verdict::Dropped(format!("a Job without its {}", field.name)),
+            };
         }
         session.note(&exchange, verdict);
         let name = created.and_then(|job| job["metadata"]["name"].as_str());
