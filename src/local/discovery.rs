@@ -95,6 +95,9 @@ pub async fn run(
             view.send_if_modified(|view| view.served.take().is_some());
         }
         sleep_until(earliest).await;
+        if state.epoch() != epoch {
+            continue;
+        }
         let last = Instant::now();
         earliest = last + SHORTEST_PAUSE;
         if state.is_initialized() {

@@ -145,7 +145,7 @@ pub fn first(context: &mut RequestContext<'_>, headers: &HeaderMap) -> Planned {
     // The version that its header names; else, while versions differ, the one that `version` says.
     if context.settings.version_awareness {
         let asked = version_asked(headers, &shared.config.version_awareness.header);
-        let unasked = |window| version::unasked(context, headers, window);
+        let unasked = |window| version::unasked(context, headers, window, &snapshot);
         context.wanted = asked.map(|asked| match asked {
             Some(version) => Some(Wanted::Version(version)),
             None => snapshot.window.and_then(unasked),
@@ -282,7 +282,7 @@ pub fn elsewhere(
             let mut servers = snapshot.servers.iter();
             let than = match at.server_kind {
                 ServerKind::Local => snapshot.local_version,
-                _ => servers.find(|it| it.endpoint == at.address)?.version,
+                _ => servers.find(|it| it.endpoint == at.address)?.told_version(),
             };
             decide::among_newer(question, settings, local, &snapshot, than)?
         }
@@ -384,13 +384,14 @@ impl<'a> Planning<'a> {
         let local = &context.shared.local;
         // The proxy that a request was rerouted by knows whether there are others.
         let lacks_etcd = || local.lacks_etcd() && !context.rerouted && snapshot.has_ready_target();
+        let local_serves = local.serves() && !lacks_etcd();
         Self {
             context,
             snapshot,
             tried,
-            local_serves: local.serves() && !lacks_etcd(),
+            local_serves,
             ready: None,
-            is_crowded: context.bounded().is_some() && version::is_crowded(context),
+            is_crowded: local_serves && context.bounded().is_some() && version::is_crowded(context),
         }
     }
 

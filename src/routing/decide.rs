@@ -287,11 +287,8 @@ pub fn among_newer<'s>(
     let (_, holders) = snapshot.holders(gvr)?;
     let all = Peers::listing(holders, Some(Wanted::Oldest));
     let is_newer = |version| version > than;
-    let from = all
-        .indices
-        .partition_point(|index| !is_newer(snapshot.servers[*index].version));
     let newer = Peers {
-        indices: all.indices.get(from..).unwrap_or_default(),
+        indices: snapshot.those(all.indices, |server| is_newer(server.version)),
         ..all
     };
     let is_local = holders.local && local.initialized && is_newer(snapshot.local_version);

@@ -135,7 +135,8 @@ impl Server {
 pub struct Holders {
     /// The local apiserver.
     pub local: bool,
-    /// Peers that requests may be sent to: indices into [`Snapshot::servers`], by version, those without one first.
+    /// Peers that requests may be sent to: indices into [`Snapshot::servers`], by version, those without one first. At the end
+    /// those whose version is that of the process before.
     pub targets: Vec<usize>,
     /// Indices of [`Server::draining`]s.
     pub draining: Vec<usize>,
@@ -218,7 +219,7 @@ impl Snapshot {
             holders.entry(Arc::new(gvr.clone())).or_default().local = true;
         }
         let mut by_version: Vec<(usize, &Server)> = servers.iter().enumerate().collect();
-        by_version.sort_by_key(|(_, server)| server.version);
+        by_version.sort_by_key(|(_, server)| (!server.known, server.version));
         for (index, server) in by_version {
             for gvr in server.served.iter().flat_map(|served| served.iter()) {
                 let known = match holders.get_mut(&gvr.borrow()) {

@@ -3,7 +3,7 @@
 
 use std::cmp::Reverse;
 
-use super::table::Snapshot;
+use super::table::{Server, Snapshot};
 use crate::kube::version::KubernetesVersion;
 
 /// The versions of live servers, while they differ.
@@ -30,8 +30,8 @@ pub enum Wanted {
     /// The local server if it is not older than this, then the nearest that is not, then the others.
     NotOlder {
         version: KubernetesVersion,
-        /// An older server would misunderstand the request.
-        must: bool,
+        /// Before this one a server would misunderstand the request: it comes after those that would not.
+        needed: Option<KubernetesVersion>,
     },
     /// `versionAwareness.default: Oldest`
     Oldest,
@@ -48,7 +48,15 @@ impl Wanted {
 
     /// Whether reads go elsewhere while many are under way.
     pub fn is_bounded(self) -> bool {
-        !matches!(self, Self::Version(_) | Self::NotOlder { must: true, .. })
+        !matches!(self, Self::Version(_)) && self.needed().is_none()
+    }
+
+    /// The first version that understands the request.
+    pub fn needed(self) -> Option<KubernetesVersion> {
+        match self {
+            Self::NotOlder { needed, .. } => needed,
+            _ => None,
+        }
     }
 
     /// How well a server fits.
@@ -67,6 +75,7 @@ impl Wanted {
             },
             (Self::Oldest, Some(version)) => Fit::Nearest(version),
             (Self::Newest, Some(version)) => Fit::Farthest(Reverse(version)),
+            (_, Some(_)) if self.needed().is_some_and(|it| version >= Some(it)) => Fit::Understands,
             _ => Fit::Rest,
         }
     }
@@ -80,8 +89,28 @@ pub enum Fit {
     Local,
     Nearest(KubernetesVersion),
     Farthest(Reverse<KubernetesVersion>),
+    /// It is too old, and understands the request.
+    Understands,
+    /// What ran there before would fit; what runs there now has not told its version.
+    Former,
     /// All others, and those that do not say their version.
     Rest,
+}
+
+impl Server {
+    /// How well it fits as a peer.
+    pub fn fit(&self, wanted: Wanted) -> Fit {
+        match wanted.fit(self.version, false) {
+            Fit::Rest => Fit::Rest,
+            fit if self.told_version().is_some() => fit,
+            _ => Fit::Former,
+        }
+    }
+
+    /// The version of the process that runs there now, where known.
+    pub fn told_version(&self) -> Option<KubernetesVersion> {
+        self.version.filter(|_| self.known || self.draining)
+    }
 }
 
 impl Snapshot {
@@ -97,10 +126,15 @@ impl Snapshot {
     /// local apiserver.
     pub fn before_local<'s>(&self, targets: &'s [usize], wanted: Wanted) -> &'s [usize] {
         let local = wanted.fit(self.local_version, true);
-        let is_before = |index: &usize| wanted.fit(self.servers[*index].version, false) < local;
-        // By their order they are next to each other.
-        let mut runs = targets.chunk_by(|one, other| is_before(one) == is_before(other));
-        runs.find(|run| is_before(&run[0])).unwrap_or_default()
+        self.those(targets, |server| server.fit(wanted) < local)
+    }
+
+    /// Those of `targets`, of the same order, for which `is` holds, as far as they are next to each other. Those that have not
+    /// told their versions are left out where others are between.
+    pub fn those<'s>(&self, targets: &'s [usize], is: impl Fn(&Server) -> bool) -> &'s [usize] {
+        let is = |index: &usize| is(&self.servers[*index]);
+        let mut runs = targets.chunk_by(|one, other| is(one) == is(other));
+        runs.find(|run| is(&run[0])).unwrap_or_default()
     }
 }
 
@@ -153,11 +187,16 @@ mod tests {
             "1.34",
             "2.0",
         ];
-        let wanted = |must| Wanted::NotOlder {
+        let wanted = |needed: &str| Wanted::NotOlder {
             version: version("1.32"),
-            must,
+            needed: needed.parse().ok(),
         };
-        assert_eq!([true, false].map(|must| order(wanted(must))), [expected; 2]);
+        assert_eq!(
+            ["", "1.32"].map(|needed| order(wanted(needed))),
+            [expected; 2]
+        );
+        let understand = ["1.31", "1.31 local"];
+        assert_eq!(order(wanted("1.31")), [&expected[..], &understand].concat());
     }
 
     #[test]

@@ -14,7 +14,7 @@ use crate::relay::upstream::RequestKind;
 use crate::relay::upstream::health::Health;
 use crate::request::since::{client_version, parameters_since};
 use crate::routing::decide::{Peers, Row};
-use crate::routing::table::{Server, ServerKind, Snapshot};
+use crate::routing::table::{Holders, Server, ServerKind, Snapshot};
 use crate::routing::versions::{VersionWindow, Wanted};
 
 /// At most so many reads at a time are sent to others than the local server for their version, without long-running ones. A
@@ -28,29 +28,27 @@ pub fn unasked(
     context: &RequestContext<'_>,
     headers: &HeaderMap,
     window: VersionWindow,
+    snapshot: &Snapshot,
 ) -> Option<Wanted> {
     let settings = &context.settings;
     // What no server understands cannot be had, and what all understand needs none.
     let is_had_by_some = |it: &_| window.oldest < *it && *it <= window.newest;
     let needed = parameters_since(&context.info, context.query).filter(is_had_by_some);
-    let not_older = |version, must| Wanted::NotOlder { version, must };
-    let needs = |version| not_older(version, true);
+    let not_older = |version| Wanted::NotOlder { version, needed };
     match settings.default_version {
         // An older server would ignore the parameter, and the client wait for ever.
-        DefaultVersion::Oldest => Some(needed.map_or(Wanted::Oldest, needs)),
+        DefaultVersion::Oldest => Some(needed.map_or(Wanted::Oldest, not_older)),
         DefaultVersion::Newest => Some(Wanted::Newest),
         DefaultVersion::Any => {
             let user_agent = headers.get(USER_AGENT).filter(|_| settings.user_agents);
             let client = user_agent.and_then(|it| client_version(it.as_bytes()));
-            // Who is newer than all stays. The local server comes first if it is not older, and if it cannot answer, nobody is
-            // moved to an older one.
-            match client
-                .filter(is_had_by_some)
-                .filter(|client| Some(*client) > needed)
-            {
-                Some(version) => Some(not_older(version, false)),
-                None => needed.map(needs),
-            }
+            // Who is newer than all is not moved to who is older than the local server. That one comes first if it is late
+            // enough.
+            let client = client.map(|it| match it > window.newest {
+                true => snapshot.local_version.unwrap_or(window.newest),
+                false => it,
+            });
+            client.filter(is_had_by_some).max(needed).map(not_older)
         }
     }
 }
@@ -74,12 +72,12 @@ pub fn count_left(
     wanted: Wanted,
 ) {
     let holders = context.info.gvr().and_then(|gvr| snapshot.holders(gvr));
-    let holders = holders.map(|(_, holders)| holders);
-    let prefers_others = holders.is_some_and(|holders| {
+    let prefers_others = |(_, holders): (_, &Holders)| {
         holders.local && !snapshot.before_local(&holders.targets, wanted).is_empty()
-    });
-    let is_by_version = matches!(route.row, Row::Local | Row::Peers);
-    if prefers_others && is_by_version && route.server_kind == ServerKind::Local {
+    };
+    let stays =
+        matches!(route.row, Row::Local | Row::Peers) && route.server_kind == ServerKind::Local;
+    if stays && holders.is_some_and(prefers_others) {
         let is_load = is_crowded(context);
         context.shared.metrics.class_left[usize::from(!is_load)].inc();
     }
@@ -98,9 +96,7 @@ pub fn choose<'s>(
     let is_healthy = |server: &Server| server.ready && !health.is_suspect(server.endpoint);
     let servers = servers.filter(|server| !peers.ready || is_healthy(server));
     servers.max_by_key(|server| {
-        let fit = peers
-            .wanted
-            .map(|wanted| Reverse(wanted.fit(server.version, false)));
+        let fit = peers.wanted.map(|wanted| Reverse(server.fit(wanted)));
         let healthy = is_healthy(server);
         // Who names a version gets it; other preferences end where nobody is ready.
         let yields = healthy || !peers.wanted.is_some_and(Wanted::needs_ready);
@@ -108,6 +104,7 @@ pub fn choose<'s>(
             yields,
             fit,
             healthy,
+            server.known,
             hasher.hash_one((seed, server.endpoint)),
         )
     })

@@ -51,15 +51,19 @@ impl Three {
             proxies: [a, b, c],
             ground,
         };
-        eventually("each knows the others", LONG, async || {
-            let mut known = true;
-            for proxy in &three.proxies {
-                known &= targets(&proxy.statusz().await).len() == 2;
-            }
-            known
+        for at in 0..3 {
+            three.knows(at, 2).await;
+        }
+        three
+    }
+
+    /// Waits until one of the proxies knows so many of the others as targets.
+    async fn knows(&self, at: usize, count: usize) {
+        let proxy = &self.proxies[at];
+        eventually("it knows the others", LONG, async || {
+            targets(&proxy.statusz().await).len() == count
         })
         .await;
-        three
     }
 
     /// The administrator at one of the proxies, asking for a version.

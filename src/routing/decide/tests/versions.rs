@@ -40,7 +40,7 @@ fn named(text: &str) -> Option<Wanted> {
 fn not_older(text: &str) -> Option<Wanted> {
     version(text).map(|version| Wanted::NotOlder {
         version,
-        must: false,
+        needed: None,
     })
 }
 
@@ -88,7 +88,7 @@ fn walk(decision: &Decision<'_>, snapshot: &Snapshot) -> Vec<Option<usize>> {
                     indices.sort_by_key(|index| {
                         let server = &servers[*index];
                         let yields = wanted.needs_ready() && !server.ready;
-                        (yields, wanted.fit(server.version, false))
+                        (yields, server.fit(wanted))
                     });
                 }
                 indices.into_iter().map(Some).collect()
@@ -420,6 +420,44 @@ fn versions_differ_while_live_servers_say_different_ones() {
     assert_eq!(alone.window, None);
 }
 
+#[test]
+fn what_a_server_was_before_it_restarted_counts_less_than_what_others_are() {
+    let restarted = Server {
+        known: false,
+        ..versioned("restarted", "1.36")
+    };
+    for (others, expected) in [
+        (
+            &["1.36", "1.24", "1.35"][..],
+            &["1.35", "1.36", "restarted", "local", "1.24"][..],
+        ),
+        // It is not an older one for certain.
+        (&["1.24"], &["restarted", "local", "1.24"]),
+    ] {
+        let mut peers: Vec<_> = others.iter().map(|of| versioned(of, of)).collect();
+        peers.insert(0, restarted.clone());
+        let cluster = beside(version("1.24"), snapshot(Some(&[PODS]), peers));
+        let decision = asked(not_older("1.35"), true, &cluster);
+        let name = |server: Option<usize>| match server {
+            None => "local",
+            Some(index) => &*cluster.servers[index].id,
+        };
+        let walked = walk(&decision, &cluster).into_iter().map(name);
+        assert_eq!(walked.collect::<Vec<_>>(), expected);
+        let newer = among_newer(
+            question(PODS, None),
+            &Settings::DEFAULT,
+            local(true),
+            &cluster,
+            version("1.24"),
+        );
+        let ServerChoice::Peers(newer) = newer.unwrap().order[1] else {
+            panic!("nobody is newer");
+        };
+        assert_eq!(newer.indices.len(), others.len());
+    }
+}
+
 fn any_version() -> impl Strategy<Value = Option<KubernetesVersion>> {
     let text = prop::sample::select(vec!["", "1.30", "1.31", "1.32", "1.33", "2.0"]);
     text.prop_map(version)
@@ -446,7 +484,7 @@ fn any_cluster() -> impl Strategy<Value = Snapshot> {
 fn any_wanted() -> impl Strategy<Value = Option<Wanted>> {
     let not_older = |version| Wanted::NotOlder {
         version,
-        must: true,
+        needed: Some(version),
     };
     prop_oneof![
         any_version().prop_map(|version| version.map(Wanted::Version)),
@@ -471,7 +509,7 @@ proptest! {
             let servers = asked.iter().filter(|server| server.is_some() || initialized);
             let fit = |server: &Option<usize>| match server.map(|index| &cluster.servers[index]) {
                 Some(server) => {
-                    (wanted.needs_ready() && !server.ready, wanted.fit(server.version, false))
+                    (wanted.needs_ready() && !server.ready, server.fit(wanted))
                 }
                 None => (false, wanted.fit(cluster.local_version, true)),
             };

@@ -122,20 +122,28 @@ async fn a_newer_client_of_kubernetes_goes_to_a_server_that_is_not_older(three: 
     assert_eq!(three.server_of(&middle, PODS).await, "a");
 }
 
-/// Whether nobody but B, and B each time, serves the newer client `kubelet/v1.32` at C's proxy, over several connections.
-async fn assert_b_serves_at_c(three: &Three) {
+/// Who serves this client at one of the proxies, over several connections.
+async fn assert_serves(three: &Three, (at, user_agent): (usize, &str), server: &str) {
     for _ in 0..12 {
-        let newer = three.plain(2).header("user-agent", "kubelet/v1.32.0");
-        assert_eq!(three.server_of(&newer, PODS).await, "b");
+        let client = three.plain(at).header("user-agent", user_agent);
+        assert_eq!(three.server_of(&client, PODS).await, server, "{user_agent}");
     }
 }
 
 #[tokio::test]
 async fn nobody_is_moved_to_an_older_server_while_the_local_one_cannot_serve_or_is_not_known() {
     let mut three = Three::new().await;
-    // C is down.
+    // B is down. Who is newer than all is not moved to an older one either.
+    three.doubles[1].stop().await;
+    three.knows(2, 1).await;
+    for version in ["1.32", "1.33", "1.34"] {
+        assert_serves(&three, (1, &format!("kubectl/v{version}.0")), "c").await;
+    }
+    three.doubles[1].start_again().await;
+    three.doubles[1].set_ready(true);
+    three.knows(2, 2).await;
     three.doubles[2].stop().await;
-    assert_b_serves_at_c(&three).await;
+    assert_serves(&three, (2, "kubelet/v1.32.0"), "b").await;
     // It comes back as an older one, and is initialized before it tells its version.
     three.doubles[2].change_preset(|preset| preset.git_version("v1.31.4"));
     for fault in [Some(Fault::Hang), None] {
@@ -143,19 +151,36 @@ async fn nobody_is_moved_to_an_older_server_while_the_local_one_cannot_serve_or_
         three.doubles[2].set_fault("/version", fault);
         three.doubles[2].restart().await;
         three.doubles[2].set_ready(true);
-        let wanted = (json!(true), json!(is_known));
+        let wanted = json!([true, is_known]);
         eventually("C is initialized", LONG, async || {
-            let mut server = three.proxies[2].statusz().await["server"].take();
-            (
-                server["initialized"].take(),
-                server["discoveryKnown"].take(),
-            ) == wanted
+            let server = three.proxies[2].statusz().await["server"].take();
+            json!([server["initialized"], server["discoveryKnown"]]) == wanted
         })
         .await;
-        assert_b_serves_at_c(&three).await;
+        assert_serves(&three, (2, "kubelet/v1.32.0"), "b").await;
     }
     let status = three.proxies[2].statusz().await;
     assert_eq!(status["server"]["compatibilityVersion"], "1.31");
+}
+
+#[tokio::test]
+async fn a_peer_that_was_replaced_comes_after_those_that_have_told_their_versions() {
+    let presets = ["v1.31.4", "v1.32.0", "v1.32.0"];
+    let presets = presets.map(|version| v1_36().git_version(version));
+    let mut three = Three::with(presets, |options| options).await;
+    three.doubles[2].stop().await;
+    three.knows(0, 1).await;
+    three.doubles[2].change_preset(|preset| preset.git_version("v1.31.4"));
+    three.doubles[2].set_fault("/version", Some(Fault::Hang));
+    three.doubles[2].start_again().await;
+    three.doubles[2].set_ready(true);
+    eventually("C is a target, and unknown", LONG, async || {
+        let status = three.proxies[0].statusz().await;
+        let mut peers = status["peers"].as_array().into_iter().flatten();
+        peers.any(|peer| peer["target"] == true && peer["known"] == false)
+    })
+    .await;
+    assert_serves(&three, (0, "kubelet/v1.32.0"), "b").await;
 }
 
 #[tokio::test]
