@@ -46,6 +46,8 @@ pub struct Book {
     /// From when until when an apiserver was starting.
     starts: Mutex<Vec<(Duration, Option<Duration>)>>,
     servers: Mutex<[Option<Server>; NODES]>,
+    /// When the first server of a version came.
+    came: Mutex<Vec<Duration>>,
     /// When the last server of a version went.
     gone: Mutex<Vec<Duration>>,
     /// Or else the first violations are told, and all are counted.
@@ -98,6 +100,7 @@ impl Book {
             violations: Mutex::default(),
             starts: Mutex::default(),
             servers: Mutex::default(),
+            came: Mutex::default(),
             gone: Mutex::default(),
             judges,
         }
@@ -175,7 +178,11 @@ impl Book {
     /// The node's apiserver is up, with this minor version.
     pub fn server_is_up(&self, node: usize, minor: u32) {
         let since = self.now();
-        self.servers.lock().unwrap()[node] = Some(Server {
+        let mut servers = self.servers.lock().unwrap();
+        if servers.iter().flatten().all(|it| it.minor != minor) {
+            self.came.lock().unwrap().push(since);
+        }
+        servers[node] = Some(Server {
             minor,
             since,
             is_stopping: false,
@@ -196,6 +203,12 @@ impl Book {
         if gone.is_some_and(|gone| !is_left(&gone)) {
             self.gone.lock().unwrap().push(self.now());
         }
+    }
+
+    /// Whether the first apiserver of a version has come since then.
+    pub fn has_got_a_version(&self, since: Duration) -> bool {
+        let came = self.came.lock().unwrap();
+        came.iter().any(|when| *when >= since)
     }
 
     /// Whether the last apiserver of a version has gone since then.
