@@ -205,6 +205,12 @@ impl Book {
         }
     }
 
+    /// The newest minor version of the apiservers that are up.
+    pub fn newest(&self) -> Option<u32> {
+        let servers = self.servers.lock().unwrap();
+        servers.iter().flatten().map(|server| server.minor).max()
+    }
+
     /// Whether the first apiserver of a version has come since then.
     pub fn has_got_a_version(&self, since: Duration) -> bool {
         let came = self.came.lock().unwrap();

@@ -258,14 +258,17 @@ fn start_clients_of_versions(
         let reader = session(READER, world.admin().http2());
         clients.spawn(clients::partly::reads(reader, apis, random(5)));
     }
-    if let (false, Some(newest)) = (fields.is_empty(), minors.last()) {
-        let agent = format!("kubectl/v1.{newest}.0 (linux/amd64) kubernetes/0000000");
-        let client = world.admin().header("User-Agent", &agent).http2();
-        let writer = session(WRITER, client);
+    if !fields.is_empty() {
+        let writer = |minor: &u32| {
+            let agent = format!("kubectl/v1.{minor}.0 (linux/amd64) kubernetes/0000000");
+            let client = world.admin().header("User-Agent", &agent).http2();
+            (*minor, session(WRITER, client))
+        };
+        let writers = minors.iter().map(writer).collect();
         let cleaner = session("cleaner", world.admin().http2());
         let oldest = ("versionAwareness.default".to_owned(), "Oldest".to_owned());
         let writes = clients::partly::writes(
-            writer,
+            writers,
             cleaner,
             fields,
             run.settings.contains(&oldest),

@@ -1,5 +1,6 @@
 //! Reads what only some of the versions serve, and writes fields that only some keep.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use serde_json::json;
@@ -36,17 +37,22 @@ pub async fn reads(mut session: Session, apis: Vec<Api>, mut random: Random) {
     }
 }
 
-/// As a client of the newest version. While no server is up that knows a field, nobody can keep it. `cleaner` deletes what was
-/// written. `goes_to_oldest`: the proxies prefer the oldest servers.
+/// As clients of the newest version that is up (`writers`, by their minor versions). While no server is up that knows a field,
+/// nobody can keep it. `cleaner` deletes what was written. `goes_to_oldest`: the proxies prefer the oldest servers.
 pub async fn writes(
-    mut session: Session,
+    mut writers: BTreeMap<u32, Session>,
     mut cleaner: Session,
     fields: Vec<Field>,
     goes_to_oldest: bool,
     mut random: Random,
 ) {
     let kind = &KINDS[JOBS];
-    while !session.book.is_stopped() {
+    while !cleaner.book.is_stopped() {
+        let newest = cleaner.book.newest();
+        let Some(session) = newest.and_then(|minor| writers.get_mut(&minor)) else {
+            tokio::time::sleep(PAUSE).await;
+            continue;
+        };
         let field = fields[random.below(fields.len())];
         let job = field.add_to(kind.object(&json!({"generateName": "fields-"})));
         let path = kind.collection(NAMESPACE);
