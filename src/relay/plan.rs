@@ -375,16 +375,27 @@ struct Planning<'a> {
     is_crowded: bool,
 }
 
+fn local_serves(context: &RequestContext<'_>, snapshot: &Snapshot) -> bool {
+    let local = &context.shared.local;
+    // The proxy that a request was rerouted by knows whether there are others.
+    let lacks_etcd = || local.lacks_etcd() && !context.rerouted && snapshot.has_ready_target();
+    local.serves() && !lacks_etcd()
+}
+
+/// Whether the local apiserver would serve the request if its version did not count.
+pub fn may_stay(context: &RequestContext<'_>) -> bool {
+    let snapshot = context.shared.published.snapshot.load();
+    let holders = context.info.gvr().and_then(|gvr| snapshot.holders(gvr));
+    holders.is_some_and(|(_, it)| it.local) && local_serves(context, &snapshot)
+}
+
 impl<'a> Planning<'a> {
     fn new(
         context: &'a RequestContext<'a>,
         snapshot: &'a Snapshot,
         tried: &'a [SocketAddr],
     ) -> Self {
-        let local = &context.shared.local;
-        // The proxy that a request was rerouted by knows whether there are others.
-        let lacks_etcd = || local.lacks_etcd() && !context.rerouted && snapshot.has_ready_target();
-        let local_serves = local.serves() && !lacks_etcd();
+        let local_serves = local_serves(context, snapshot);
         Self {
             context,
             snapshot,

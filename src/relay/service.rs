@@ -363,11 +363,11 @@ fn kept_request(context: &RequestContext<'_>, header: &Parts) -> Option<Arc<Watc
 
 /// Where a request is counted that is sent to another server for its version.
 fn counted_as<'a>(context: &RequestContext<'a>, route: &Route) -> Option<&'a IntGauge> {
-    let is_moved = context.shared.local.serves()
-        && context.bounded().is_some()
+    let is_moved = context.bounded().is_some()
         && route.row == Row::Peers
         && route.server_kind != ServerKind::Local
-        && (context.is_safe() || context.kind == RequestKind::Long);
+        && (context.is_safe() || context.kind == RequestKind::Long)
+        && plan::may_stay(context);
     is_moved.then(|| &context.shared.metrics.moved[usize::from(context.kind != RequestKind::Short)])
 }
 

@@ -36,7 +36,7 @@ fn named(text: &str) -> Option<Wanted> {
     version(text).map(Wanted::Version)
 }
 
-/// What a client wants that is of this version, or whose parameters only that one understands.
+/// What a client wants that is of this version.
 fn not_older(text: &str) -> Option<Wanted> {
     version(text).map(|version| Wanted::NotOlder {
         version,

@@ -144,7 +144,7 @@ async fn nobody_is_moved_to_an_older_server_while_the_local_one_cannot_serve_or_
     three.knows(2, 2).await;
     three.doubles[2].stop().await;
     assert_serves(&three, (2, "kubelet/v1.32.0"), "b").await;
-    // It comes back as an older one, and is initialized before it tells its version.
+    // C comes back as an older one, and is initialized before it tells its version.
     three.doubles[2].change_preset(|preset| preset.git_version("v1.31.4"));
     for fault in [Some(Fault::Hang), None] {
         let is_known = fault.is_none();
