@@ -211,6 +211,13 @@ impl Book {
         servers.iter().flatten().map(|server| server.minor).max()
     }
 
+    /// Whether an apiserver is up, or was since then, that is older than this minor version.
+    pub fn has_older(&self, minor: u32, since: Duration) -> bool {
+        let servers = self.servers.lock().unwrap();
+        let mut up = servers.iter().flatten();
+        up.any(|server| server.minor < minor) || self.has_lost_a_version(since)
+    }
+
     /// Whether the first apiserver of a version has come since then.
     pub fn has_got_a_version(&self, since: Duration) -> bool {
         let came = self.came.lock().unwrap();

@@ -190,16 +190,22 @@ impl Seen {
         let false_404s = count(|it| matches!(it, Verdict::NotFound(_)));
         let dropped = count(|it| matches!(it, Verdict::Dropped(_) | Verdict::DroppedAsSet));
         let refused = count(|it| matches!(it, Verdict::Early | Verdict::Refused(_)));
-        let failed = count(|it| matches!(it, Verdict::Failed(_) | Verdict::Violation(_)));
+        let kubectl = self.requests_of(KUBECTL);
+        let kubectl = kubectl.filter(|request| request.verdict != Verdict::Fine);
+        let kubectl = part(kubectl.count(), self.count_of(KUBECTL));
+        let failed = self.requests.iter().filter(|request| {
+            let failed = matches!(request.verdict, Verdict::Failed(_) | Verdict::Violation(_));
+            failed && !request.client.starts_with(KUBECTL)
+        });
         [
             ("requests", self.requests.len().to_string()),
             ("false 404s", part(false_404s, self.count_of(READER))),
             ("fields dropped", part(dropped, self.count_of(WRITER))),
             ("collected too early", wrong_of(OWNER)),
             ("left in namespaces", wrong_of(TENANT)),
-            ("kubectl failed", wrong_of(KUBECTL)),
+            ("kubectl failed", kubectl),
             ("false 403s", refused.to_string()),
-            ("other failures", failed.to_string()),
+            ("other failures", failed.count().to_string()),
             ("longest", format!("{longest:.1} s")),
             ("lists again", self.relists.len().to_string()),
             ("watches ended", self.ended_watches.len().to_string()),

@@ -66,7 +66,8 @@ pub async fn writes(
         };
         let is_dropped = created.is_some_and(|job| !field.is_in(job));
         if is_dropped && is_known() {
-            verdict = match goes_to_oldest {
+            let is_older_up = || cleaner.book.has_older(field.since, exchange.from);
+            verdict = match goes_to_oldest && is_older_up() {
                 true => Verdict::DroppedAsSet,
                 false => Verdict::Dropped(format!("a Job without its {}", field.name)),
             };
