@@ -152,3 +152,39 @@ async fn read(
     let (served, versions) = reader.read(custom).await?;
     Ok((Some(served), versions))
 }
+
+#[cfg(test)]
+mod tests {
+    use http::HeaderMap;
+
+    use super::*;
+    use crate::client::fake::{Reply, Server};
+
+    const LONG: Duration = Duration::from_secs(60);
+
+    #[tokio::test]
+    async fn what_a_process_served_is_unknown_once_another_one_is_seen() {
+        let (asked, mut first) = tokio::sync::mpsc::unbounded_channel();
+        let server = Server::start(move |_| {
+            let _ = asked.send(());
+            Reply::Break
+        })
+        .await;
+        let state = Arc::new(LocalState::default());
+        state.answered(true, state.epoch());
+        let known = LocalView {
+            served: Some(Arc::default()),
+            ..LocalView::default()
+        };
+        let (views, mut view) = watch::channel(known);
+        let (_custom, custom) = watch::channel(None);
+        let reader = Reader::new(server.client(HeaderMap::new(), LONG));
+        let _running = tokio::spawn(run(reader, state.clone(), 10 * LONG, custom, views));
+        first.recv().await;
+        state.refused();
+        state.answered(true, state.epoch());
+        let unknown = view.wait_for(|view| view.served.is_none());
+        let unknown = tokio::time::timeout(LONG, unknown).await;
+        assert!(unknown.is_ok());
+    }
+}
