@@ -215,7 +215,7 @@ async fn where_history_is_not_known(pair: &mut Pair, seen: &str) {
     for client in [admin.http1(), admin.http2()] {
         let mut json = client.open(&watch).await;
         let event = json.next_event(LONG).await.unwrap().unwrap();
-        assert_eq!(event["object"]["metadata"]["name"], "missed");
+        assert_eq!(event["object"]["metadata"]["name"], "missed", "{event}");
         let mut protobuf = client.header("accept", PROTOBUF).open(&watch).await;
         assert_eq!(protobuf.header("content-type"), PROTOBUF);
         let piece = protobuf.next_chunk(LONG).await.unwrap().unwrap();
@@ -240,7 +240,7 @@ async fn where_the_cache_of_a_custom_resource_is_older(pair: &mut Pair, seen: &s
     for client in &clients {
         let mut through = client.open(&watch).await;
         let event = through.next_event(LONG).await.unwrap().unwrap();
-        assert_eq!(event["object"]["metadata"]["name"], "missed");
+        assert_eq!(event["object"]["metadata"]["name"], "missed", "{event}");
         open.push(through);
     }
     assert_eq!(expired(pair).await, [before[0] + 2.0, before[1]]);
