@@ -46,10 +46,10 @@ pub struct Book {
     /// From when until when an apiserver was starting.
     starts: Mutex<Vec<(Duration, Option<Duration>)>>,
     servers: Mutex<[Option<Server>; NODES]>,
-    /// When the first server of a version came.
-    came: Mutex<Vec<Duration>>,
-    /// When the last server of a version went.
-    gone: Mutex<Vec<Duration>>,
+    /// When the first server of a version came, the last time.
+    came: Mutex<Option<Duration>>,
+    /// When the last server of a version went, the last time.
+    gone: Mutex<Option<Duration>>,
     /// Or else the first violations are told, and all are counted.
     judges: bool,
 }
@@ -180,7 +180,7 @@ impl Book {
         let since = self.now();
         let mut servers = self.servers.lock().unwrap();
         if servers.iter().flatten().all(|it| it.minor != minor) {
-            self.came.lock().unwrap().push(since);
+            *self.came.lock().unwrap() = Some(since);
         }
         servers[node] = Some(Server {
             minor,
@@ -201,7 +201,7 @@ impl Book {
         let gone = servers[node].take();
         let is_left = |gone: &Server| servers.iter().flatten().any(|it| it.minor == gone.minor);
         if gone.is_some_and(|gone| !is_left(&gone)) {
-            self.gone.lock().unwrap().push(self.now());
+            *self.gone.lock().unwrap() = Some(self.now());
         }
     }
 
@@ -220,14 +220,12 @@ impl Book {
 
     /// Whether the first apiserver of a version has come since then.
     pub fn has_got_a_version(&self, since: Duration) -> bool {
-        let came = self.came.lock().unwrap();
-        came.iter().any(|when| *when >= since)
+        *self.came.lock().unwrap() >= Some(since)
     }
 
     /// Whether the last apiserver of a version has gone since then.
     pub fn has_lost_a_version(&self, since: Duration) -> bool {
-        let gone = self.gone.lock().unwrap();
-        gone.iter().any(|when| *when >= since)
+        *self.gone.lock().unwrap() >= Some(since)
     }
 
     /// Whether one and the same apiserver of these versions was known to all from this time until now.

@@ -176,11 +176,12 @@ impl Seen {
             0 => "–".to_owned(),
             _ => format!("{count} of {all}"),
         };
-        let wrong_of = |client| {
+        let part_of = |client, is_it: fn(&Verdict) -> bool| {
             let requests = self.requests_of(client);
-            let wrong = requests.filter(|request| request.verdict.violation().is_some());
-            part(wrong.count(), self.count_of(client))
+            let those = requests.filter(|request| is_it(&request.verdict));
+            part(those.count(), self.count_of(client))
         };
+        let is_wrong = |verdict: &Verdict| verdict.violation().is_some();
         let longest = self
             .requests
             .iter()
@@ -190,9 +191,6 @@ impl Seen {
         let false_404s = count(|it| matches!(it, Verdict::NotFound(_)));
         let dropped = count(|it| matches!(it, Verdict::Dropped(_) | Verdict::DroppedAsSet));
         let refused = count(|it| matches!(it, Verdict::Early | Verdict::Refused(_)));
-        let kubectl = self.requests_of(KUBECTL);
-        let kubectl = kubectl.filter(|request| request.verdict != Verdict::Fine);
-        let kubectl = part(kubectl.count(), self.count_of(KUBECTL));
         let failed = self.requests.iter().filter(|request| {
             let failed = matches!(request.verdict, Verdict::Failed(_) | Verdict::Violation(_));
             failed && !request.client.starts_with(KUBECTL)
@@ -201,9 +199,12 @@ impl Seen {
             ("requests", self.requests.len().to_string()),
             ("false 404s", part(false_404s, self.count_of(READER))),
             ("fields dropped", part(dropped, self.count_of(WRITER))),
-            ("collected too early", wrong_of(OWNER)),
-            ("left in namespaces", wrong_of(TENANT)),
-            ("kubectl failed", kubectl),
+            ("collected too early", part_of(OWNER, is_wrong)),
+            ("left in namespaces", part_of(TENANT, is_wrong)),
+            (
+                "kubectl failed",
+                part_of(KUBECTL, |it| *it != Verdict::Fine),
+            ),
             ("false 403s", refused.to_string()),
             ("other failures", failed.count().to_string()),
             ("longest", format!("{longest:.1} s")),
