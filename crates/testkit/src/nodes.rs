@@ -44,6 +44,8 @@ pub struct AuditEvent {
     pub node: usize,
     pub verb: String,
     pub user_agent: String,
+    /// Of the answer.
+    pub code: u64,
 }
 
 impl Nodes {
@@ -205,6 +207,7 @@ impl AuditEvent {
             node,
             verb: text(&event["verb"]),
             user_agent: text(&event["userAgent"]),
+            code: event["responseStatus"]["code"].as_u64().unwrap_or_default(),
         }
     }
 }

@@ -47,7 +47,7 @@ struct Informer {
     lists: AtomicUsize,
     watches: AtomicUsize,
     seen: Mutex<Vec<String>>,
-    /// Other answers than 200.
+    /// Other answers than 200, and why it listed again.
     failures: Mutex<Vec<String>>,
 }
 
@@ -106,7 +106,10 @@ impl Informer {
                 self.watches.fetch_add(1, Ordering::Relaxed);
                 self.follow(stream, from).await
             }
-            Ok(stream) if stream.status == 410 => None,
+            Ok(stream) if stream.status == 410 => {
+                self.failed(format!("410 for {from}")).await;
+                None
+            }
             answer => {
                 let answer = answer.map(|stream| stream.status);
                 self.failed(format!("{answer:?}")).await;
@@ -128,7 +131,11 @@ impl Informer {
                     let name = object["metadata"]["name"].as_str().unwrap();
                     self.seen.lock().unwrap().push(name.to_owned());
                 }
-                _ if object["code"] == 410 => return None,
+                _ if object["code"] == 410 => {
+                    self.failed(format!("{} for {position}", object["message"]))
+                        .await;
+                    return None;
+                }
                 _ => panic!("{event}"),
             }
             position = revision(object);

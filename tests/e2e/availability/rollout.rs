@@ -261,6 +261,8 @@ impl Asked {
                 continue;
             };
             match event.verb.as_str() {
+                // Asked another one: newer apiservers refuse lists until they have read the resource.
+                "list" if event.code == 429 => {}
                 "list" => lists.entry(number).or_insert(Vec::new()).push(event.node),
                 _ => {
                     _ = watches
