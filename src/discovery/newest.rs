@@ -50,10 +50,11 @@ pub fn targets_of(snapshot: &Snapshot, of: &GroupVersion) -> Vec<usize> {
 /// Targets that are newer than `local`, as indices into [`Snapshot::servers`], the newest first. `None`: all targets.
 pub fn newer_targets(local: Option<&Rank>, snapshot: &Snapshot) -> Vec<usize> {
     let rank = |index: &usize| snapshot.servers.get(*index).map(Rank::of);
+    let told = |index: &usize| snapshot.servers.get(*index).map(Server::tells_itself);
     let mut newer = snapshot.targets.clone();
     newer.retain(|index| local.is_none_or(|local| rank(index).as_ref() > Some(local)));
-    // They stay in their order where they are equally new.
-    newer.sort_by_cached_key(|index| Reverse(rank(index)));
+    // Those that have told their versions come first. They stay in their order where they are equally new.
+    newer.sort_by_cached_key(|index| Reverse((told(index), rank(index))));
     newer
 }
 
@@ -121,6 +122,15 @@ mod tests {
         let local = rank("v1.34.0");
         assert_eq!(newer_targets(Some(&local), &snapshot), [1, 4]);
         assert_eq!(newer_targets(None, &snapshot), [1, 4, 3, 0, 5]);
+    }
+
+    #[test]
+    fn what_ran_there_before_comes_after_those_that_have_told_their_versions() {
+        let mut replaced = server("a", Some("v1.36.0"), true, &[]);
+        replaced.known = false;
+        let told = server("b", Some("v1.35.0"), true, &[]);
+        let snapshot = snapshot(vec![replaced, told]);
+        assert_eq!(newer_targets(Some(&rank("v1.34.0")), &snapshot), [1, 0]);
     }
 
     #[test]

@@ -109,7 +109,12 @@ impl Server {
 
     /// The version of the process that runs there now, where known.
     pub fn told_version(&self) -> Option<KubernetesVersion> {
-        self.version.filter(|_| self.known || self.draining)
+        self.version.filter(|_| self.tells_itself())
+    }
+
+    /// What is known of it is of the process that runs there now.
+    pub fn tells_itself(&self) -> bool {
+        self.known || self.draining
     }
 }
 
