@@ -156,6 +156,7 @@ impl Asking {
         let (served, versions) = self.reader.read(custom).await?;
         Ok(NativePeer {
             address: self.server.address,
+            created: self.server.created,
             served: Arc::new(served),
             binary_version: versions.binary,
             version: versions.compatibility,

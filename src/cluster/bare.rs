@@ -32,21 +32,37 @@ pub(super) struct AskedAddress {
     pub(super) failure: Option<NotRead>,
     /// A proxy answered there, and no apiserver has taken its place.
     led_to_proxy: bool,
+    /// The revision that created the key for which it was asked last: with another one another process may be there.
+    created: i64,
     /// The discovery that was read last.
     pub(super) read: Option<NativePeer>,
     /// Until when it is remembered.
     pub(super) until: Instant,
 }
 
+impl AskedAddress {
+    /// Whether the process that was asked last was read.
+    fn was_read(&self) -> bool {
+        let read = self.read.as_ref();
+        read.is_some_and(|read| read.created == self.created)
+    }
+}
+
 /// What was read and is not known to be absent, in the order of addresses.
 pub(super) type Asked = BTreeMap<SocketAddr, AskedAddress>;
 
 impl ClusterState {
-    /// An address answered. Returns whether readers see a change.
-    pub fn bare_answered(&mut self, from: SocketAddr, answer: BareAnswer, now: Instant) -> bool {
+    /// An address answered that was asked for the key of this creation. Returns whether readers see a change.
+    pub fn bare_answered(
+        &mut self,
+        (from, created): (SocketAddr, i64),
+        answer: BareAnswer,
+        now: Instant,
+    ) -> bool {
         let failure = answer.as_ref().err().copied();
         let before = self.asked.remove(&from);
-        let same = before.as_ref().is_some_and(|it| it.failure == failure);
+        let is_same = |it: &AskedAddress| it.failure == failure && it.created == created;
+        let same = before.as_ref().is_some_and(is_same);
         let was_led = before.as_ref().is_some_and(|before| before.led_to_proxy);
         let is_proxy = failure == Some(NotRead::Proxy);
         let before = before.filter(|_| !is_proxy);
@@ -54,6 +70,7 @@ impl ClusterState {
         let asked = AskedAddress {
             failure,
             led_to_proxy: is_proxy || failure.is_some() && was_led,
+            created,
             read: match answer {
                 Ok(read) => Some(self.read_after(read, before.as_ref())),
                 Err(_) => before,
@@ -66,14 +83,26 @@ impl ClusterState {
 
     /// Whether an apiserver that advertises this address lives.
     fn lives(&self, ip: IpAddr) -> bool {
-        self.masters.iter().any(|(_, at)| at.value == ip)
+        self.created(ip).is_some()
+    }
+
+    /// The revision that created the key of the living apiserver that advertises this address.
+    pub(super) fn created(&self, ip: IpAddr) -> Option<i64> {
+        let its = self.masters.iter().filter(|(_, at)| at.value == ip);
+        its.map(|(_, at)| at.created).max()
     }
 
     /// Whether the discovery of the living apiserver that advertises this address was read.
     pub(super) fn reads(&self, ip: IpAddr) -> bool {
         let mut asked = self.asked.iter();
-        self.lives(ip)
-            && asked.any(|(address, asked)| address.ip() == ip && asked.failure.is_none())
+        asked.any(|(address, asked)| {
+            address.ip() == ip && asked.failure.is_none() && self.is_current(ip, asked)
+        })
+    }
+
+    /// Whether the apiserver that lives there now was asked, and not only one before it.
+    fn is_current(&self, ip: IpAddr, asked: &AskedAddress) -> bool {
+        self.created(ip) == Some(asked.created)
     }
 
     /// The address of each living apiserver. What advertises our own IP address is our own apiserver.
@@ -94,7 +123,7 @@ impl ClusterState {
         }
         let addresses = self.advertised().into_iter();
         addresses
-            .filter(|address| !self.is_taken(*address))
+            .filter(|address| !self.is_explained(*address))
             .collect()
     }
 
@@ -107,9 +136,10 @@ impl ClusterState {
         };
         let mut unanswered = 0;
         for address in self.unexplained() {
-            match self.asked.get(&address) {
+            let asked = self.asked.get(&address);
+            match asked.filter(|asked| self.is_current(address.ip(), asked)) {
                 None => return true,
-                Some(asked) if asked.led_to_proxy || asked.read.is_some() => {}
+                Some(asked) if asked.led_to_proxy || asked.was_read() => {}
                 Some(_) if has_record(address.ip()) => {}
                 Some(asked) if asked.failure == Some(NotRead::Nobody) => unanswered += 1,
                 Some(_) => return true,
@@ -130,10 +160,11 @@ impl ClusterState {
             let live = is_bare && unexplained.contains(address);
             let read = asked.read.as_ref();
             // It is another server's address, or nobody was ever there, as far as is known.
-            if self.is_taken(*address) || !live && read.is_none() {
+            if self.is_explained(*address) || !live && read.is_none() {
                 return None;
             }
-            let known = live && asked.failure.is_none();
+            let is_current = self.is_current(address.ip(), asked);
+            let known = live && is_current && asked.failure.is_none();
             let id = address.to_string();
             Some(Server {
                 live,
@@ -158,7 +189,7 @@ impl ClusterState {
                     && self.live.get(id).is_none()
                     // The server is there again, at this or another port, or it is this one.
                     && !self.has_proxy(endpoint.ip())
-                    && !self.is_taken(endpoint)
+                    && !self.is_explained(endpoint)
                     && self.servers.is_newest(record)
                     && self.lives(endpoint.ip())
                     && !self.reads(endpoint.ip())
@@ -195,7 +226,7 @@ impl ClusterState {
             (living.contains(address) || asked.read.is_some())
                 && asked.until > now
                 && !self.ignored_addresses.contains(&address.ip())
-                && !self.is_taken(*address)
+                && !self.is_explained(*address)
                 && !is_gone
         };
         self.asked = asked.into_iter().filter(stays).collect();

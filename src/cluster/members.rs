@@ -86,11 +86,22 @@ impl ClusterState {
     pub fn candidates(&self, own: Option<&str>) -> Candidates {
         let entries = self.endpoints.iter();
         let natives = entries.filter(|(id, at)| Some(&***id) != own && self.is_native(id, at));
-        let natives = natives.map(|(id, at)| (Some(id.clone()), at.value.address, true));
+        let native = |(id, at): (&String, &Versioned<PeerEndpoint>)| Unproxied {
+            id: Some(id.clone()),
+            address: at.value.address,
+            created: at.created,
+        };
+        let natives = natives.map(|entry| (native(entry), true));
         let bare = self.unexplained().into_iter().take(MAX_ASKED);
-        let bare = bare.map(|address| (None, address, self.servers.has_address(address)));
-        let candidate = |(id, address, had_proxy)| (Unproxied { id, address }, had_proxy);
-        natives.chain(bare).map(candidate).collect()
+        let bare = bare.map(|address| {
+            let server = Unproxied {
+                id: None,
+                address,
+                created: self.created(address.ip()).unwrap_or_default(),
+            };
+            (server, self.servers.has_address(address))
+        });
+        natives.chain(bare).collect()
     }
 
     /// Whether a server at another address than ours has this ID. With our own ID it is still another server.
@@ -170,7 +181,7 @@ impl ClusterState {
         let key = self.draining.get(id)?;
         // Written before etcd was restored, it says nothing of the present history.
         let counts = key.value.endpoint == endpoint && key.revision > self.restored_through;
-        let is_anothers = endpoint == self.own_endpoint || self.is_taken(endpoint);
+        let is_anothers = endpoint == self.own_endpoint || self.is_explained(endpoint);
         (counts && !is_anothers).then_some(key.value.history_start)
     }
 
@@ -183,11 +194,16 @@ impl ClusterState {
         let address = match (entry, read) {
             (Some(entry), _) => entry.value.address,
             // It is absent: somebody else at its address replaces it.
-            (None, Some(read)) if !self.is_taken(read.address) => read.address,
+            (None, Some(read)) if !self.is_replaced(read.address) => read.address,
             _ => return None,
         };
         let newest = entry.is_some_and(|entry| self.endpoints.is_newest(entry));
-        let known = entry.is_some() && read.is_some_and(|read| read.address == address);
+        let is_its = |entry: &Versioned<PeerEndpoint>, read: &NativePeer| {
+            read.address == address && read.created == entry.created
+        };
+        let known = entry
+            .zip(read)
+            .is_some_and(|(entry, read)| is_its(entry, read));
         let served = read.map(|read| read.served.clone());
         let served = self.with_storage_versions(entry.filter(|_| !known).map(|_| id), served);
         Some(Server {
@@ -283,8 +299,17 @@ impl ClusterState {
         record.is_some_and(|at| self.servers.is_newest(at))
     }
 
-    pub(super) fn is_taken(&self, address: SocketAddr) -> bool {
-        self.live.has_address(address) || self.endpoints.has_address(address)
+    /// Whether a live proxy or a native peer has this address. The entry of an apiserver whose proxy is gone explains
+    /// nothing.
+    pub(super) fn is_explained(&self, address: SocketAddr) -> bool {
+        let mut entries = self.endpoints.iter();
+        self.live.has_address(address)
+            || entries.any(|(id, at)| at.value.address == address && self.is_native(id, at))
+    }
+
+    /// Whether a server is known to be where an absent one was.
+    fn is_replaced(&self, address: SocketAddr) -> bool {
+        self.is_explained(address) || self.reads(address.ip())
     }
 }
 

@@ -23,7 +23,7 @@ pub struct Versioned<T> {
     /// The revision that wrote it.
     pub revision: i64,
     /// The revision that created its key.
-    created: i64,
+    pub created: i64,
     /// Its key has disappeared, and counts until then.
     until: Option<Instant>,
 }

@@ -343,7 +343,7 @@ impl ClusterState {
     /// A server without a proxy answered. Returns whether readers see a change.
     pub fn answered(&mut self, server: Unproxied, answer: BareAnswer, now: Instant) -> bool {
         match (server.id, answer) {
-            (None, answer) => self.bare_answered(server.address, answer, now),
+            (None, answer) => self.bare_answered((server.address, server.created), answer, now),
             (Some(id), Ok(native)) => {
                 let before = self.natives.remove(&id);
                 let native = self.read_after(native, before.as_ref().map(|(before, _)| before));

@@ -24,6 +24,8 @@ pub struct Unproxied {
     /// Of a native peer; `None`: it may be a bare apiserver.
     pub id: Option<String>,
     pub address: SocketAddr,
+    /// The revision that created the key that tells of it: with another one another process may run there.
+    pub created: i64,
 }
 
 /// Servers to ask, and whether a proxy has advertised itself there.
@@ -33,6 +35,8 @@ pub type Candidates = BTreeMap<Unproxied, bool>;
 #[derive(Debug, Clone)]
 pub struct NativePeer {
     pub address: SocketAddr,
+    /// [`Unproxied::created`]
+    pub created: i64,
     /// What it serves itself.
     pub served: Arc<ServedSet>,
     /// `gitVersion`.
@@ -208,6 +212,7 @@ mod tests {
     fn read() -> Result<NativePeer, ReadError> {
         Ok(NativePeer {
             address: ([10, 0, 0, 2], 6443).into(),
+            created: 1,
             served: Arc::new(ServedSet::new()),
             binary_version: "v1.20.2".to_owned(),
             version: None,

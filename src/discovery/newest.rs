@@ -1,6 +1,6 @@
 //! Orders servers by age: by the version that they emulate, then by their binary's version. Pure.
 
-use std::cmp::Reverse;
+use std::cmp::{Ordering, Reverse};
 
 use crate::kube::gvr::GroupVersion;
 use crate::kube::version::{KubernetesVersion, numbers};
@@ -47,14 +47,21 @@ pub fn targets_of(snapshot: &Snapshot, of: &GroupVersion) -> Vec<usize> {
     targets
 }
 
-/// Targets that are newer than `local`, as indices into [`Snapshot::servers`], the newest first. `None`: all targets.
-pub fn newer_targets(local: Option<&Rank>, snapshot: &Snapshot) -> Vec<usize> {
+/// Targets that are newer than `local`, as indices into [`Snapshot::servers`]: those that have told their versions
+/// first, of these the newest. `None`: all targets. `told`: the local apiserver that runs now has said that it is `local`;
+/// else those that are as new, and have told it, come too.
+pub fn newer_targets(local: Option<&Rank>, told: bool, snapshot: &Snapshot) -> Vec<usize> {
     let rank = |index: &usize| snapshot.servers.get(*index).map(Rank::of);
-    let told = |index: &usize| snapshot.servers.get(*index).map(Server::tells_itself);
+    let has_told = |index: &usize| snapshot.servers.get(*index).map(Server::tells_itself);
+    let comes = |index: &usize, local| match rank(index).as_ref().cmp(&Some(local)) {
+        Ordering::Greater => true,
+        Ordering::Equal => !told && has_told(index) == Some(true),
+        Ordering::Less => false,
+    };
     let mut newer = snapshot.targets.clone();
-    newer.retain(|index| local.is_none_or(|local| rank(index).as_ref() > Some(local)));
-    // Those that have told their versions come first. They stay in their order where they are equally new.
-    newer.sort_by_cached_key(|index| Reverse((told(index), rank(index))));
+    newer.retain(|index| local.is_none_or(|local| comes(index, local)));
+    // They stay in their order where they are equally new.
+    newer.sort_by_cached_key(|index| Reverse((has_told(index), rank(index))));
     newer
 }
 
@@ -120,8 +127,8 @@ mod tests {
             server("f", None, true, &[]),
         ]);
         let local = rank("v1.34.0");
-        assert_eq!(newer_targets(Some(&local), &snapshot), [1, 4]);
-        assert_eq!(newer_targets(None, &snapshot), [1, 4, 3, 0, 5]);
+        assert_eq!(newer_targets(Some(&local), true, &snapshot), [1, 4]);
+        assert_eq!(newer_targets(None, true, &snapshot), [1, 4, 3, 0, 5]);
     }
 
     #[test]
@@ -130,7 +137,11 @@ mod tests {
         replaced.known = false;
         let told = server("b", Some("v1.35.0"), true, &[]);
         let snapshot = snapshot(vec![replaced, told]);
-        assert_eq!(newer_targets(Some(&rank("v1.34.0")), &snapshot), [1, 0]);
+        let newer = |local, told| newer_targets(Some(&rank(local)), told, &snapshot);
+        assert_eq!(newer("v1.34.0", true), [1, 0]);
+        // Nor is the local one known to be what it was.
+        assert_eq!(newer("v1.35.0", false), [1, 0]);
+        assert_eq!(newer("v1.36.0", false), [0; 0]);
     }
 
     #[test]

@@ -117,6 +117,7 @@ fn native_answers(state: &mut ClusterState, native: NativePeer) {
     let from = Unproxied {
         id: Some("c".into()),
         address: native.address,
+        created: native.created,
     };
     assert!(state.answered(from, Ok(native), Instant::now()));
 }
@@ -388,6 +389,7 @@ fn an_endpoint_without_a_lease_is_a_native_peer() {
     assert_eq!(native_peers(&state), ["c"]);
     let native = NativePeer {
         address: B.parse().unwrap(),
+        created: 1,
         served: Arc::new([HPA.owned(), WIDGETS.owned()].into()),
         binary_version: "v1.36.0".into(),
         version: "1.35".parse().ok(),
@@ -405,6 +407,52 @@ fn an_endpoint_without_a_lease_is_a_native_peer() {
     assert!(state.expire(Instant::now() + GRACE));
     let snapshot = state.compile(Some("a"), &view(&[]));
     assert!(snapshot.holders(HPA).is_none());
+}
+
+#[test]
+fn what_a_native_peer_served_is_unknown_once_another_process_is_there_or_it_has_no_entry_and_is_read()
+ {
+    let native = |created| NativePeer {
+        address: B.parse().unwrap(),
+        created,
+        served: Arc::new([HPA.owned()].into()),
+        binary_version: "v1.36.0".into(),
+        version: "1.36".parse().ok(),
+        read: Instant::now(),
+        since: Instant::now(),
+    };
+    let mut state = state(vec![entry("c", B, 4)]);
+    native_answers(&mut state, native(1));
+    let (_, first) = entry("c", B, 4);
+    let again = EtcdItem {
+        create_revision: 7,
+        ..first
+    };
+    take(&mut state, Topic::PeerEndpoints, Event::Delete("c".into()));
+    take(&mut state, Topic::PeerEndpoints, Event::Apply(again));
+    let told = |state: &ClusterState| {
+        let snapshot = state.compile(Some("a"), &view(&[]));
+        (snapshot.peer_unknown, snapshot.servers[0].tells_itself())
+    };
+    assert_eq!(told(&state), (true, false));
+    let asked: Vec<_> = state.candidates(Some("a")).into_keys().collect();
+    assert_eq!(asked[0].created, 7, "it is asked anew");
+    native_answers(&mut state, native(7));
+    assert_eq!(told(&state), (false, true));
+
+    // Set back to a version without such entries.
+    take(&mut state, Topic::PeerEndpoints, Event::Delete("c".into()));
+    let lease = item("10.0.0.2", r#"{"apiVersion":"v1","kind":"Endpoints"}"#, 9);
+    take(&mut state, Topic::MasterLeases, Event::Apply(lease));
+    let served = Arc::default();
+    let older = NativePeer {
+        served,
+        ..native(1)
+    };
+    state.bare_answered((B.parse().unwrap(), 1), Ok(older), Instant::now());
+    let snapshot = state.compile(Some("a"), &view(&[]));
+    assert_eq!(snapshot.servers.len(), 1);
+    assert!(snapshot.holders(HPA).is_none() && !snapshot.peer_unknown);
 }
 
 #[test]
@@ -496,6 +544,7 @@ fn what_a_native_peers_discovery_lacks_is_not_added_by_storage_versions() {
     let mut state = state(vec![entry("c", B, 4), storage_version("c")]);
     let native = NativePeer {
         address: B.parse().unwrap(),
+        created: 1,
         served: Arc::new([WIDGETS.owned()].into()),
         binary_version: "v1.37.0".into(),
         version: None,

@@ -73,9 +73,9 @@ pub(super) fn plan(
         peer_discovery,
         request,
     };
-    let newer = match is_newest {
-        true => newer_targets(document.peer_discovery.local.as_ref(), snapshot),
-        false => Vec::new(),
+    let newer = match &document.peer_discovery {
+        it if is_newest => newer_targets(it.local.as_ref(), it.served.is_some(), snapshot),
+        _ => Vec::new(),
     };
     if document.sure && newer.is_empty() && !document.adds && !document.adds_own() {
         return None;

@@ -14,7 +14,8 @@ use testkit::wait::eventually;
 const LEASES: &str = "/registry/leases/kube-system/";
 const INITIALIZED: &str = "kube_interop_proxy_apiserver_initialized";
 
-fn entry(id: &str, address: SocketAddr) -> Vec<u8> {
+/// Of an apiserver's own, below `peerserverleases/`.
+pub fn entry(id: &str, address: SocketAddr) -> Vec<u8> {
     let endpoint = PeerEndpoint {
         server: id.into(),
         address,

@@ -19,6 +19,7 @@ fn candidates(state: &ClusterState) -> Vec<String> {
 fn read() -> BareAnswer {
     Ok(NativePeer {
         address: B.parse().unwrap(),
+        created: 1,
         served: Arc::new([HPA.owned(), WIDGETS.owned()].into()),
         binary_version: "v1.20.2".into(),
         version: Some("1.20".parse().unwrap()),
@@ -28,7 +29,8 @@ fn read() -> BareAnswer {
 }
 
 fn answers(state: &mut ClusterState, answer: BareAnswer) {
-    state.bare_answered(B.parse().unwrap(), answer, Instant::now());
+    let created = answer.as_ref().map_or(1, |read| read.created);
+    state.bare_answered((B.parse().unwrap(), created), answer, Instant::now());
 }
 
 fn snapshot(state: &ClusterState) -> Snapshot {
@@ -51,6 +53,46 @@ fn it_is_unknown_what_it_serves_until_it_was_asked_and_then_it_is_a_target() {
     assert!(!known.peer_unknown);
     assert_eq!(holders(&known), (vec![B], false));
     assert_eq!(known.servers[0].kind, ServerKind::Bare);
+}
+
+#[test]
+fn what_it_served_is_unknown_once_another_process_is_there() {
+    let (topic, first) = lease("10.0.0.2");
+    let mut state = state(vec![(topic, first.clone())]);
+    answers(&mut state, read());
+    let again = EtcdItem {
+        create_revision: 7,
+        ..first
+    };
+    take(&mut state, topic, Event::Delete("10.0.0.2".into()));
+    take(&mut state, topic, Event::Apply(again));
+    let unknown = snapshot(&state);
+    assert!(unknown.peer_unknown && unknown.targets.is_empty() && is_absent(&state));
+    let asked = state.candidates(Some("a")).into_keys();
+    assert_eq!(asked.map(|it| it.created).collect::<Vec<_>>(), [7]);
+    let read = read().map(|read| NativePeer { created: 7, ..read });
+    answers(&mut state, read);
+    let known = snapshot(&state);
+    assert!(!known.peer_unknown && holders(&known) == (vec![B], false));
+}
+
+/// From 1.36 on every apiserver has such an entry, also one whose proxy is not there any more.
+#[test]
+fn the_entry_of_an_apiserver_without_its_proxy_explains_nothing() {
+    let mut state = state(vec![
+        (Topic::Servers, record("b", B, 2)),
+        entry("b", B, 4),
+        lease("10.0.0.2"),
+    ]);
+    assert_eq!(candidates(&state), [B]);
+    assert!(snapshot(&state).peer_unknown);
+    let kept = state.unreachable_records(Some("a"));
+    assert_eq!(kept, [("b".to_owned(), 2)].into());
+    answers(&mut state, read());
+    let known = snapshot(&state);
+    assert!(!known.peer_unknown);
+    assert_eq!(holders(&known), (vec![B], false));
+    assert_eq!(known.servers.len(), 1);
 }
 
 #[test]
@@ -88,7 +130,7 @@ fn addresses_where_nobody_answers_may_be_those_of_proxies_that_none_advertises()
     let mut state = state(vec![lease("10.0.0.2"), lease("10.0.0.3")]);
     let nobody = |state: &mut ClusterState, address: &str| {
         let address = address.parse().unwrap();
-        state.bare_answered(address, Err(NotRead::Nobody), Instant::now());
+        state.bare_answered((address, 1), Err(NotRead::Nobody), Instant::now());
     };
     nobody(&mut state, B);
     nobody(&mut state, "10.0.0.3:6443");
@@ -283,7 +325,7 @@ fn only_so_many_are_asked_and_of_the_others_nothing_is_certain() {
     assert_eq!(asked.len(), MAX_ASKED);
     for address in asked {
         state.bare_answered(
-            address.parse().unwrap(),
+            (address.parse().unwrap(), 1),
             Err(NotRead::Nobody),
             Instant::now(),
         );

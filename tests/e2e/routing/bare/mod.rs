@@ -10,6 +10,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use crate::routing::true_404::{denied, until_404};
+use crate::servers::facts::entry;
 use testkit::addr::Loopback;
 use testkit::client::Client;
 use testkit::cluster::{Ground, HPAS, HPAS_IN_DEFAULT, LONG};
@@ -278,6 +279,40 @@ async fn a_proxy_that_takes_a_bare_apiservers_place_and_goes_again_is_no_404() {
         .until_metric(PEERS, &[("state", "bare")], |count| count == 1.0)
         .await;
     asking.stop().await;
+}
+
+/// As `kubeadm upgrade` without the patches does it: kube-apiserver takes its proxy's address, and from 1.36 on has an entry
+/// under the ID that the proxy had.
+#[tokio::test]
+async fn what_only_a_newer_apiserver_serves_is_no_404_after_it_has_lost_its_proxy() {
+    let ground = Ground::new().await;
+    let mut upgraded = ground.double(v1_36()).await;
+    let address = upgraded.addr();
+    upgraded.stop().await;
+    let behind = ground.double(v1_20().without_group("autoscaling")).await;
+    let options = ground.proxy("b", behind.addr()).at(address);
+    let mut proxy_b = Proxy::start(options.until(Until::Ready)).await;
+    let world = world(&[address], ground).await;
+    world
+        .proxy
+        .until_metric(PEERS, &[("state", "target")], |count| count == 1.0)
+        .await;
+    assert_eq!(world.admin.get(HPAS).await.code(), 404);
+    proxy_b.terminate().await;
+    drop(behind);
+    let registry = &world.registry;
+    registry.delete(&registry.master_lease(address.ip())).await;
+    upgraded.start_again().await;
+    upgraded.set_ready(true);
+    let key = "/registry/peerserverleases/b";
+    registry.put_bytes(key, &entry("b", address)).await;
+    registry.advertise(address).await;
+    eventually("A knows that it is there", LONG, async || {
+        world.said_of(address).await != Value::Null
+    })
+    .await;
+    until(&world.admin, HPAS, 200).await;
+    assert_eq!(world.peers("bare").await, 1.0);
 }
 
 #[tokio::test]
