@@ -261,7 +261,7 @@ impl Asked {
                 continue;
             };
             match event.verb.as_str() {
-                // Asked another one: newer apiservers refuse lists until they have read the resource.
+                // The proxy then asked another one: newer apiservers refuse lists until they have read the resource.
                 "list" if event.code == 429 => {}
                 "list" => lists.entry(number).or_insert(Vec::new()).push(event.node),
                 _ => {
