@@ -105,6 +105,18 @@ impl ClusterState {
         self.created(ip) == Some(asked.created)
     }
 
+    /// What the apiserver said that lives there now.
+    pub(super) fn asked_now(&self, address: SocketAddr) -> Option<&AskedAddress> {
+        let asked = self.asked.get(&address);
+        asked.filter(|asked| self.is_current(address.ip(), asked))
+    }
+
+    /// Whether that was asked, or one that has most likely written its key anew after etcd had paused.
+    fn is_believed(&self, ip: IpAddr, asked: &AskedAddress) -> bool {
+        let mut its = self.masters.iter().filter(|(_, at)| at.value == ip);
+        self.is_current(ip, asked) || its.any(|(_, at)| at.former == Some(asked.created))
+    }
+
     /// The address of each living apiserver. What advertises our own IP address is our own apiserver.
     fn advertised(&self) -> BTreeSet<SocketAddr> {
         let own = self.own_endpoint;
@@ -136,8 +148,7 @@ impl ClusterState {
         };
         let mut unanswered = 0;
         for address in self.unexplained() {
-            let asked = self.asked.get(&address);
-            match asked.filter(|asked| self.is_current(address.ip(), asked)) {
+            match self.asked_now(address) {
                 None => return true,
                 Some(asked) if asked.led_to_proxy || asked.was_read() => {}
                 Some(_) if has_record(address.ip()) => {}
@@ -163,14 +174,15 @@ impl ClusterState {
             if self.is_explained(*address) || !live && read.is_none() {
                 return None;
             }
-            let is_current = self.is_current(address.ip(), asked);
-            let known = live && is_current && asked.failure.is_none();
+            let reads = live && asked.failure.is_none();
+            let known = reads && self.is_current(address.ip(), asked);
+            let target = reads && self.is_believed(address.ip(), asked);
             let id = address.to_string();
             Some(Server {
                 live,
-                initialized: known,
-                target: known,
-                ready: known,
+                initialized: target,
+                target,
+                ready: target,
                 known,
                 ..NativePeer::server(read, &id, ServerKind::Bare, *address)
             })

@@ -299,12 +299,15 @@ impl ClusterState {
         record.is_some_and(|at| self.servers.is_newest(at))
     }
 
-    /// Whether a live proxy or a native peer has this address. The entry of an apiserver whose proxy is gone explains
-    /// nothing.
+    /// Whether a live proxy, its apiserver or a native peer has this address. The entry of an apiserver whose proxy is gone
+    /// explains nothing.
     pub(super) fn is_explained(&self, address: SocketAddr) -> bool {
         let mut entries = self.endpoints.iter();
         self.live.has_address(address)
-            || entries.any(|(id, at)| at.value.address == address && self.is_native(id, at))
+            || entries.any(|(id, at)| {
+                at.value.address == address
+                    && (self.live.get(id).is_some() || self.is_native(id, at))
+            })
     }
 
     /// Whether a server is known to be where an absent one was.

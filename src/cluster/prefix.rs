@@ -24,6 +24,8 @@ pub struct Versioned<T> {
     pub revision: i64,
     /// The revision that created its key.
     pub created: i64,
+    /// The same of the key before it, if that had disappeared and counted still: most likely its server has written it anew.
+    pub former: Option<i64>,
     /// Its key has disappeared, and counts until then.
     until: Option<Instant>,
 }
@@ -129,7 +131,7 @@ impl<T: Clone + PartialEq> PrefixState<T> {
                 Some(Some(value)) => {
                     let before = self.listed(&item.key);
                     let changed = before.is_none_or(|before| before.value != value);
-                    let now = versioned(value, &item);
+                    let now = versioned(value, &item).after(self.get(&item.key));
                     self.left_out = keep(&mut self.keys, item.key.clone(), now, self.most);
                     let is_left_out = |(key, _): &(String, i64)| *key == item.key;
                     return changed && !self.left_out.as_ref().is_some_and(is_left_out);
@@ -154,10 +156,15 @@ impl<T: Clone + PartialEq> PrefixState<T> {
     }
 
     fn replace(&mut self, until: Option<Instant>) -> bool {
-        let new = self.staged.take().unwrap_or_default();
+        let new = self.staged.take().unwrap_or_default().into_iter();
+        let new = new.map(|(key, now)| {
+            let now = now.after(self.keys.get(&key));
+            (key, now)
+        });
+        let new = new.collect();
         let old = std::mem::replace(&mut self.keys, new);
         let is_same = |before: &Versioned<T>, now: &Versioned<T>| {
-            before.until.is_none() && before.value == now.value
+            before.until.is_none() && before.value == now.value && before.created == now.created
         };
         let mut now = self.keys.iter();
         let same = now.all(|(key, now)| old.get(key).is_some_and(|before| is_same(before, now)));
@@ -182,7 +189,19 @@ fn versioned<T>(value: T, item: &EtcdItem) -> Versioned<T> {
         value,
         revision: item.mod_revision,
         created: item.create_revision,
+        former: None,
         until: None,
+    }
+}
+
+impl<T> Versioned<T> {
+    /// In place of what its key was before.
+    fn after(mut self, before: Option<&Self>) -> Self {
+        self.former = before.and_then(|before| match before.until {
+            Some(_) => Some(before.created),
+            None => before.former.filter(|_| before.created == self.created),
+        });
+        self
     }
 }
 
@@ -361,6 +380,21 @@ mod tests {
         for changed in [true, false] {
             take(&mut listed, Event::Init);
             assert_eq!(take(&mut listed, Event::InitDone(1)), changed);
+        }
+    }
+
+    #[test]
+    fn a_key_that_was_created_anew_is_a_change_also_in_a_list() {
+        let mut listed = listed(vec![Event::Apply(item("a", "1", 1))]);
+        let again = EtcdItem {
+            create_revision: 5,
+            ..item("a", "1", 5)
+        };
+        for changed in [true, false] {
+            take(&mut listed, Event::Init);
+            take(&mut listed, Event::InitApply(again.clone()));
+            listed.complete = true;
+            assert_eq!(take(&mut listed, Event::InitDone(6)), changed);
         }
     }
 

@@ -50,7 +50,7 @@ impl ClusterState {
         let masters = self.masters.iter().take(NAMED);
         let facts = masters.map(|(_, at)| {
             let found = unexplained.iter().position(|it| it.ip() == at.value);
-            let said = found.map(|index| match self.asked.get(&unexplained[index]) {
+            let said = found.map(|index| match self.asked_now(unexplained[index]) {
                 Some(asked) => match asked.failure {
                     None => "bare",
                     Some(NotRead::Unreadable) => "bare, its discovery cannot be read",

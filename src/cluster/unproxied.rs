@@ -95,6 +95,9 @@ pub enum NotRead {
 /// Wait for a proxy's other keys, which come on other watches than the one that names the address.
 pub(super) const SETTLE: Duration = Duration::from_millis(250);
 
+/// While an apiserver that was not read yet answers with failures.
+const STARTING: Duration = Duration::from_secs(1);
+
 /// While nobody answers.
 const BACKOFF: Backoff = Backoff::between(Duration::from_secs(1), Duration::from_secs(30));
 
@@ -117,6 +120,8 @@ pub(super) struct Attempts {
     tolerated: u32,
     /// Answers of no proxy that are still doubted: each is to come over a connection of its own.
     pub(super) doubted: u32,
+    /// The last answer was one of these.
+    doubts: bool,
     /// A proxy has answered.
     was_proxy: bool,
     /// A proxy has advertised itself there.
@@ -139,11 +144,13 @@ impl Attempts {
         result: Result<NativePeer, ReadError>,
         now: Instant,
     ) -> Option<BareAnswer> {
+        self.doubts = false;
         let answer = match result {
             // A load balancer's address, before several servers.
             Ok(_) if self.was_proxy && !self.has_record => return None,
             Ok(_) if self.doubted > 0 => {
                 self.doubted -= 1;
+                self.doubts = true;
                 (self.silent, self.since) = (0, None);
                 return None;
             }
@@ -186,7 +193,9 @@ impl Attempts {
     pub(super) fn pause(&self, every: Duration) -> Duration {
         match self.silent {
             // Soon certain.
-            0 if (1..DOUBTED).contains(&self.doubted) => jittered(SETTLE),
+            0 if self.doubts => jittered(SETTLE),
+            // It is starting.
+            0 if (1..DOUBTED).contains(&self.doubted) => jittered(every.min(STARTING)),
             0 => jittered(every),
             silent => BACKOFF.random_pause(silent),
         }
@@ -346,5 +355,21 @@ mod tests {
         }
         attempts.conclude(failed(), Instant::now());
         assert!(attempts.pause(every) <= every);
+    }
+
+    #[test]
+    fn an_answer_that_is_doubted_is_soon_certain_and_who_starts_is_asked_each_second() {
+        let (mut attempts, every) = (Attempts::new(), Duration::from_secs(10));
+        attempts.conclude(failed(), Instant::now());
+        assert!((SETTLE..=STARTING).contains(&attempts.pause(every)));
+        for _ in 0..FIRST_DOUBTED {
+            assert!(attempts.conclude(read(), Instant::now()).is_none());
+            assert!(attempts.pause(every) <= SETTLE);
+        }
+        assert!(matches!(
+            attempts.conclude(read(), Instant::now()),
+            Some(Ok(_))
+        ));
+        assert!(attempts.pause(every) > STARTING);
     }
 }

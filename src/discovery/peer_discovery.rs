@@ -26,8 +26,10 @@ pub struct PeerDiscovery {
     pub generation: u64,
     /// The epoch of the local apiserver's process that it was made for, see [`PeerDiscovery::is_current_for`].
     pub epoch: Option<u64>,
-    /// How new the local apiserver is, where known.
+    /// How new the local apiserver is, or was before it restarted, where known.
     pub local: Option<Rank>,
+    /// The local apiserver that runs now has told it.
+    pub told: bool,
     /// What the local apiserver listed when its discovery was last read.
     pub served: Option<Arc<ServedSet>>,
     /// What the local apiserver serves, for its own lists of groups. CRDs and aggregated APIs are not in it: they must not
@@ -242,6 +244,19 @@ mod tests {
         shared.publish(peer_discovery(&[("v2", true)]));
         assert_eq!(*changes.borrow(), 2);
         assert_eq!(shared.load().generation, 2);
+    }
+
+    #[test]
+    fn what_a_former_apiserver_served_stays_known_and_is_not_told_by_the_one_that_runs_now() {
+        let shared = SharedPeerDiscovery::default();
+        shared.publish(PeerDiscovery {
+            served: Some(Arc::default()),
+            told: true,
+            ..PeerDiscovery::default()
+        });
+        shared.publish(PeerDiscovery::default());
+        let now = shared.load();
+        assert!(now.served.is_some() && !now.told);
     }
 
     #[test]

@@ -161,6 +161,7 @@ impl PeerDiscoveryReader {
             generation: 0,
             epoch: merges.then_some(view.epoch),
             local: versions.map(|it| Rank::new(it.compatibility, Some(&it.binary))),
+            told: view.served.is_some(),
             served: view.served.clone(),
             own: match merges {
                 true => view.groups.clone(),

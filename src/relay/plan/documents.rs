@@ -74,7 +74,7 @@ pub(super) fn plan(
         request,
     };
     let newer = match &document.peer_discovery {
-        it if is_newest => newer_targets(it.local.as_ref(), it.served.is_some(), snapshot),
+        it if is_newest => newer_targets(it.local.as_ref(), it.told, snapshot),
         _ => Vec::new(),
     };
     if document.sure && newer.is_empty() && !document.adds && !document.adds_own() {

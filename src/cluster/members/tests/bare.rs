@@ -361,9 +361,20 @@ fn keys_that_all_vanish_after_a_gap_count_until_their_apiservers_had_time_to_wri
     let at = |seconds| start + Duration::from_secs(seconds);
     state.take((Topic::Live, Event::Progress(4)), at(0));
     state.take((Topic::MasterLeases, Event::Progress(4)), at(0));
+    answers(&mut state, read());
     let delete = Event::Delete("10.0.0.2".into());
-    state.take((Topic::MasterLeases, delete), at(60));
+    state.take((Topic::MasterLeases, delete.clone()), at(60));
     assert_eq!(candidates(&state), [B]);
-    state.expire(at(75));
+    // It is used on, and asked whether it is the same.
+    let (topic, first) = lease("10.0.0.2");
+    let again = EtcdItem {
+        create_revision: 7,
+        ..first
+    };
+    state.take((topic, Event::Apply(again)), at(61));
+    let used = snapshot(&state);
+    assert!(used.targets.len() == 1 && used.peer_unknown);
+    state.take((topic, delete), at(62));
+    state.expire(at(77));
     assert!(candidates(&state).is_empty());
 }
