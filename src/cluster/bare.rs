@@ -94,10 +94,8 @@ impl ClusterState {
 
     /// Whether the discovery of the living apiserver that advertises this address was read.
     pub(super) fn reads(&self, ip: IpAddr) -> bool {
-        let mut asked = self.asked.iter();
-        asked.any(|(address, asked)| {
-            address.ip() == ip && asked.failure.is_none() && self.is_current(ip, asked)
-        })
+        let asked = self.asked_now(SocketAddr::new(ip, self.own_endpoint.port()));
+        asked.is_some_and(|asked| asked.failure.is_none())
     }
 
     /// Whether the apiserver that lives there now was asked, and not only one before it.

@@ -47,6 +47,14 @@ fn item(key: &str, value: impl Into<Vec<u8>>, mod_revision: i64) -> EtcdItem {
     }
 }
 
+/// The same key, which was deleted and created again.
+fn created_anew(item: EtcdItem) -> EtcdItem {
+    EtcdItem {
+        create_revision: 7,
+        ..item
+    }
+}
+
 /// The IDs of the native peers whose discovery is to be read.
 fn native_peers(state: &ClusterState) -> Vec<String> {
     let candidates = state.candidates(Some("a")).into_keys();
@@ -423,13 +431,9 @@ fn what_a_native_peer_served_is_unknown_once_another_process_is_there_or_it_has_
     };
     let mut state = state(vec![entry("c", B, 4)]);
     native_answers(&mut state, native(1));
-    let (_, first) = entry("c", B, 4);
-    let again = EtcdItem {
-        create_revision: 7,
-        ..first
-    };
-    take(&mut state, Topic::PeerEndpoints, Event::Delete("c".into()));
-    take(&mut state, Topic::PeerEndpoints, Event::Apply(again));
+    let (topic, first) = entry("c", B, 4);
+    take(&mut state, topic, Event::Delete("c".into()));
+    take(&mut state, topic, Event::Apply(created_anew(first)));
     let told = |state: &ClusterState| {
         let snapshot = state.compile(Some("a"), &view(&[]));
         (snapshot.peer_unknown, snapshot.servers[0].tells_itself())

@@ -60,12 +60,8 @@ fn what_it_served_is_unknown_once_another_process_is_there() {
     let (topic, first) = lease("10.0.0.2");
     let mut state = state(vec![(topic, first.clone())]);
     answers(&mut state, read());
-    let again = EtcdItem {
-        create_revision: 7,
-        ..first
-    };
     take(&mut state, topic, Event::Delete("10.0.0.2".into()));
-    take(&mut state, topic, Event::Apply(again));
+    take(&mut state, topic, Event::Apply(created_anew(first)));
     let unknown = snapshot(&state);
     assert!(unknown.peer_unknown && unknown.targets.is_empty() && is_absent(&state));
     let asked = state.candidates(Some("a")).into_keys();
@@ -367,11 +363,7 @@ fn keys_that_all_vanish_after_a_gap_count_until_their_apiservers_had_time_to_wri
     assert_eq!(candidates(&state), [B]);
     // It is used on, and asked whether it is the same.
     let (topic, first) = lease("10.0.0.2");
-    let again = EtcdItem {
-        create_revision: 7,
-        ..first
-    };
-    state.take((topic, Event::Apply(again)), at(61));
+    state.take((topic, Event::Apply(created_anew(first))), at(61));
     let used = snapshot(&state);
     assert!(used.targets.len() == 1 && used.peer_unknown);
     state.take((topic, delete), at(62));
