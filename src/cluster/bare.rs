@@ -15,7 +15,7 @@ use std::time::Instant;
 
 use super::codec::{self, Undecodable};
 use super::keys::Topic;
-use super::prefix::Decoded;
+use super::prefix::{Decoded, Versioned};
 use super::source::EtcdItem;
 use super::state::ClusterState;
 use super::undecodable::Undecodables;
@@ -66,6 +66,10 @@ impl ClusterState {
         let was_led = before.as_ref().is_some_and(|before| before.led_to_proxy);
         let is_proxy = failure == Some(NotRead::Proxy);
         let before = before.filter(|_| !is_proxy);
+        let until = before
+            .as_ref()
+            .filter(|it| it.read.is_some() && failure.is_some());
+        let until = until.map_or(now + self.grace, |it| it.until);
         let before = before.and_then(|before| before.read);
         let asked = AskedAddress {
             failure,
@@ -75,7 +79,7 @@ impl ClusterState {
                 Ok(read) => Some(self.read_after(read, before.as_ref())),
                 Err(_) => before,
             },
-            until: now + self.grace,
+            until,
         };
         self.asked.insert(from, asked);
         failure.is_none() || !same
@@ -137,18 +141,38 @@ impl ClusterState {
             .collect()
     }
 
+    /// Notes which apiserver lives beside the proxy that has just written its live key.
+    pub(super) fn note_proxied(&mut self, id: &str) {
+        let ip = self.live.get(id).map(|at| at.value.endpoint.ip());
+        if let Some((ip, created)) = ip.and_then(|ip| Some((ip, self.created(ip)?))) {
+            self.proxied.insert(ip, created);
+        }
+    }
+
+    /// Whether another apiserver than the one that was beside a proxy advertises this address now. etcd may have paused, and
+    /// lost its key.
+    fn is_another(&self, ip: IpAddr) -> bool {
+        let its = |at: &Versioned<IpAddr>, of: i64| at.created == of || at.former == Some(of);
+        let mut masters = self.masters.iter().filter(|(_, at)| at.value == ip);
+        let beside = self.proxied.get(&ip);
+        beside.is_some_and(|of| !masters.any(|(_, at)| its(at, *of)))
+    }
+
     /// Whether nothing is known of what a living apiserver serves: it was never read, and no record tells of it. Where
     /// nobody answers, it may be another address of a server that is known by its proxy.
     pub(super) fn has_unknown_bare_server(&self) -> bool {
         let has_record = |ip: IpAddr| {
             let mut records = self.servers.iter();
-            records.any(|(_, at)| at.value.record.endpoint.ip() == ip)
+            records.any(|(_, at)| at.value.record.endpoint.ip() == ip) && !self.is_another(ip)
         };
+        // A proxy that has a record and no live key does not tell what its apiserver serves now.
+        let is_silent = |address| self.servers.has_address(address);
         let mut unanswered = 0;
         for address in self.unexplained() {
             match self.asked_now(address) {
                 None => return true,
-                Some(asked) if asked.led_to_proxy || asked.was_read() => {}
+                Some(asked) if asked.was_read() => {}
+                Some(asked) if asked.led_to_proxy && !is_silent(address) => {}
                 Some(_) if has_record(address.ip()) => {}
                 Some(asked) if asked.failure == Some(NotRead::Nobody) => unanswered += 1,
                 Some(_) => return true,
@@ -214,10 +238,12 @@ impl ClusterState {
         ip == self.own_endpoint.ip() || live.any(|endpoint| endpoint.ip() == ip)
     }
 
-    /// What living servers serve is remembered for the whole grace from now on. Returns their addresses.
+    /// What living servers serve is remembered for the whole grace from now on; not what a process before served. Returns
+    /// their addresses.
     pub(super) fn remember_living(&mut self, now: Instant) -> BTreeSet<SocketAddr> {
         let living = self.advertised();
-        for (_, asked) in self.asked.iter_mut().filter(|(at, _)| living.contains(at)) {
+        let asked = self.asked.iter_mut().filter(|(at, _)| living.contains(at));
+        for (_, asked) in asked.filter(|(_, it)| it.read.is_none() || it.was_read()) {
             asked.until = now + self.grace;
         }
         living

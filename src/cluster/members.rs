@@ -120,13 +120,25 @@ impl ClusterState {
         ids.map(String::as_str).collect()
     }
 
-    /// Proxies write such entries too, and an apiserver behind a proxy has one at the proxy's address.
+    /// Proxies write such entries too, and an apiserver behind a proxy has one at the proxy's address, or at another one.
     fn is_native(&self, id: &str, entry: &Versioned<PeerEndpoint>) -> bool {
         let address = entry.value.address;
         !self.has_newest_record(id)
             && self.live.get(id).is_none()
+            && !self.is_behind_proxy(id)
             && address != self.own_endpoint
             && !self.live.has_address(address)
+    }
+
+    /// Whether a proxy with another ID names this as its apiserver's.
+    fn is_behind_proxy(&self, id: &str) -> bool {
+        let named = |of: Option<&String>| of.is_some_and(|of| of == id);
+        let mut lives = self.live.iter();
+        let mut records = self.servers.iter();
+        lives.any(|(_, at)| named(at.value.api_server_id.as_ref()))
+            || records.any(|(_, at)| {
+                named(at.value.record.api_server_id.as_ref()) && self.servers.is_newest(at)
+            })
     }
 
     fn server(&self, id: &str) -> Option<Server> {
@@ -145,7 +157,10 @@ impl ClusterState {
         // The two keys have separate watches: the record must be at least as new as the live key requires.
         let meant = live.and_then(|live| live.value.record_revision);
         let known = meant.zip(record);
-        let known = known.is_some_and(|(meant, record)| record.revision >= meant);
+        // And what came back with a restored etcd tells of what was.
+        let known = known.is_some_and(|(meant, record)| {
+            record.revision >= meant && record.revision > self.restored_through
+        });
         let served = record.map(|record| record.value.served.clone());
         let unknown = live.filter(|_| !known);
         let unknown = unknown.map(|live| live.value.api_server_id.as_deref().unwrap_or(id));

@@ -39,6 +39,13 @@ pub struct Record {
     /// etcd was restored or replaced since its apiserver started: it must not be asked for what was before.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub history_void: bool,
+    /// The apiserver's own ID, as [`LiveKey::api_server_id`]: what its entry below `peerserverleases` is named by.
+    #[serde(
+        default,
+        rename = "apiServerID",
+        skip_serializing_if = "Option::is_none"
+    )]
+    pub api_server_id: Option<String>,
     /// What its apiserver serves itself: group version (`v1`, `apps/v1`) to resources and subresources (`pods`,
     /// `pods/log`). [`LiveKey::record_revision`] tells whether this is current.
     pub resources: BTreeMap<String, Vec<String>>,

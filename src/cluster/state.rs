@@ -80,6 +80,8 @@ pub struct ClusterState {
     pub leases_changed: bool,
     pub(super) natives: BTreeMap<String, (NativePeer, Instant)>,
     pub(super) asked: Asked,
+    /// The revision that created the key of the apiserver beside each proxy, by IP address, when the proxy wrote last.
+    pub(super) proxied: BTreeMap<IpAddr, i64>,
     /// `rerouting.ignoredAddresses`: they lead to no server of their own.
     pub ignored_addresses: Arc<BTreeSet<IpAddr>>,
     /// What etcd's role does not permit to read.
@@ -133,6 +135,7 @@ impl ClusterState {
             leases_changed: false,
             natives: BTreeMap::new(),
             asked: BTreeMap::new(),
+            proxied: BTreeMap::new(),
             ignored_addresses: Arc::default(),
             forbidden: BTreeSet::new(),
             undecodables: Undecodables::default(),
@@ -163,7 +166,12 @@ impl ClusterState {
             }
         }
         let until = self.counts_until(topic, now);
+        let written = match &event {
+            Event::Apply(item) if topic == Topic::Live => Some(item.key.clone()),
+            _ => None,
+        };
         let changed = self.take_value(topic, event, until);
+        written.into_iter().for_each(|id| self.note_proxied(&id));
         self.custom_outdated |= changed && matches!(topic, Topic::Definitions | Topic::ApiServices);
         changed || permission && topic == Topic::MasterLeases
     }

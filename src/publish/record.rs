@@ -242,7 +242,7 @@ impl Publisher {
             // Deleted or overwritten.
             (keys.at, keys.since) = (None, None);
         }
-        let now = self.record();
+        let now = self.record(&keys.id);
         let known = now.is_some();
         // Keep the last known contents until newer ones are known: a server that disappears now still served them.
         if let Some(record) = now.or_else(|| keys.written.clone()) {
@@ -300,13 +300,12 @@ impl Publisher {
 
     /// `known`: what the apiserver serves is known, and in the record.
     async fn write_live_key(&mut self, keys: &mut IdKeys, known: bool) -> Result<(), PublishError> {
-        let another = self.own.apiserver_id.borrow().as_deref().map(str::to_owned);
         // An apiserver that rejects requests is not a target, and one that may be frozen is asked last.
         let live = LiveKey {
             endpoint: self.own.endpoint,
             initialized: self.state.accepts(),
             ready: self.state.is_ready() && self.state.serves(),
-            api_server_id: another.filter(|id| **id != *keys.id),
+            api_server_id: self.apiservers_id(&keys.id),
             record_revision: keys.since.filter(|_| known),
         };
         let value = serde_json::to_vec(&live)?;
@@ -448,7 +447,7 @@ impl Publisher {
         keys.live.delete(&mut self.etcd).await?;
         self.write_entry(None).await?;
         // The record stays for the whole grace period from now on.
-        if let Some(record) = self.record().or(keys.written.clone()) {
+        if let Some(record) = self.record(&keys.id).or(keys.written.clone()) {
             let ttl = self.config.rerouting.absent_server_grace;
             let value = serde_json::to_vec(&record)?;
             keys.record.put(&mut self.etcd, value, ttl).await?;
@@ -456,8 +455,15 @@ impl Publisher {
         Ok(())
     }
 
+    /// The apiserver's own ID, if it is known and not ours.
+    fn apiservers_id(&self, own: &str) -> Option<String> {
+        let id = self.own.apiserver_id.borrow();
+        id.as_deref().filter(|id| *id != own).map(str::to_owned)
+    }
+
     /// The record to write; `None` while the served set is unknown.
-    fn record(&mut self) -> Option<Record> {
+    fn record(&mut self, own: &str) -> Option<Record> {
+        let api_server_id = self.apiservers_id(own);
         let view = self.view.borrow_and_update();
         let served = view.served.as_ref()?;
         let versions = view.versions.as_ref();
@@ -469,6 +475,7 @@ impl Publisher {
                 .map(|it| it.to_string()),
             history_start: Some(self.state.history_start()).filter(|start| *start != i64::MAX),
             history_void: self.state.is_history_void(),
+            api_server_id,
             resources: pack(served),
         })
     }

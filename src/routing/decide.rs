@@ -5,7 +5,7 @@ use super::table::{Holders, Snapshot};
 use super::versions::Wanted;
 use crate::config::Unsynced;
 use crate::config::settings::Settings;
-use crate::kube::gvr::GvrRef;
+use crate::kube::gvr::{GvrRef, may_be_built_in};
 use crate::kube::version::KubernetesVersion;
 use crate::metrics::labels;
 
@@ -183,7 +183,7 @@ pub fn decide<'s>(
         return to(Row::Unsynced, local_if(serves_local));
     }
     if snapshot.is_custom(gvr) {
-        return custom(local, snapshot);
+        return custom(gvr, local, snapshot);
     }
     match snapshot.holders(gvr) {
         Some((_, holders)) => {
@@ -199,14 +199,20 @@ pub fn decide<'s>(
     }
 }
 
-/// Row 5. An apiserver learns of a CRD, or of a version of one, later than others.
-fn custom(local: LocalServer, snapshot: &Snapshot) -> Decision<'_> {
+/// Row 5. An apiserver learns of a CRD, or of a version of one, later than others. A CRD may have the name of what a server
+/// serves of which nothing is known.
+fn custom<'s>(gvr: GvrRef<'_>, local: LocalServer, snapshot: &'s Snapshot) -> Decision<'s> {
+    let is_doubted = snapshot.peer_unknown && may_be_built_in(gvr.group);
+    let unless_doubted = |passed| match is_doubted {
+        true => NoSuchResource::Doubt,
+        false => passed,
+    };
     let targets = ServerChoice::Peers(Peers::any(&snapshot.targets));
     let only_local = Decision::new(Row::Custom, [Local, Nowhere, Nowhere]);
     match (local.initialized, snapshot.targets.is_empty()) {
-        (true, true) => only_local.if_not_found(NoSuchResource::Pass),
+        (true, true) => only_local.if_not_found(unless_doubted(NoSuchResource::Pass)),
         (true, false) => Decision::new(Row::Custom, [Local, targets, Nowhere])
-            .if_not_found(NoSuchResource::IfUnanimous),
+            .if_not_found(unless_doubted(NoSuchResource::IfUnanimous)),
         (false, true) => only_local,
         (false, false) => Decision::new(Row::Custom, [targets, Local, Nowhere]),
     }

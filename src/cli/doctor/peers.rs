@@ -214,6 +214,7 @@ mod tests {
                 compatibility_version: None,
                 history_start: None,
                 history_void: false,
+                api_server_id: None,
                 resources: BTreeMap::new(),
             };
             (id.to_owned(), record)

@@ -599,3 +599,55 @@ fn versions_are_what_records_and_our_own_apiserver_say_and_unknown_where_they_sa
     let snapshot = state.compile(Some("a"), &view);
     assert_eq!(snapshot.local_version, "1.36".parse().ok());
 }
+
+/// As where the server ID is configured: the apiserver's own is another one.
+#[test]
+fn the_entry_of_an_apiserver_that_a_proxy_names_is_no_native_peers() {
+    let named = |item: EtcdItem| {
+        let value = String::from_utf8(item.value.to_vec()).unwrap();
+        let value = value.replacen('{', r#"{"apiServerID":"apiserver-b","#, 1);
+        EtcdItem {
+            value: value.into_bytes().into(),
+            ..item
+        }
+    };
+    let mut state = state(vec![
+        (Topic::Servers, named(record("b", B, 2))),
+        (Topic::Live, named(live("b", B, true, 3))),
+        entry("apiserver-b", "10.0.0.99:6443", 4),
+    ]);
+    let servers = |state: &ClusterState| {
+        let snapshot = state.compile(Some("a"), &view(&[]));
+        let servers = snapshot.servers.into_iter().map(|it| it.id.to_string());
+        (servers.collect::<Vec<_>>(), snapshot.peer_unknown)
+    };
+    assert_eq!(servers(&state), (vec!["b".to_owned()], false));
+    take(&mut state, Topic::Live, Event::Delete("b".into()));
+    assert_eq!(
+        servers(&state),
+        (vec!["b".to_owned()], false),
+        "its record names it"
+    );
+    take(&mut state, Topic::Servers, Event::Delete("b".into()));
+    assert_eq!(native_peers(&state), ["apiserver-b"]);
+}
+
+#[test]
+fn a_record_that_was_restored_with_etcd_tells_of_the_past() {
+    let mut state = state(vec![
+        (Topic::Servers, record("b", B, 2)),
+        (Topic::Live, live("b", B, true, 3)),
+    ]);
+    take(&mut state, Topic::Servers, Event::OtherHistory);
+    take(&mut state, Topic::Servers, Event::Init);
+    take(
+        &mut state,
+        Topic::Servers,
+        Event::InitApply(record("b", B, 2)),
+    );
+    take(&mut state, Topic::Servers, Event::InitDone(5));
+    let is_unknown = |state: &ClusterState| state.compile(Some("a"), &view(&[])).peer_unknown;
+    assert!(is_unknown(&state));
+    take(&mut state, Topic::Servers, Event::Apply(record("b", B, 6)));
+    assert!(!is_unknown(&state));
+}

@@ -77,7 +77,8 @@ pub(super) fn plan(
         it if is_newest => newer_targets(it.local.as_ref(), it.told, snapshot),
         _ => Vec::new(),
     };
-    if document.sure && newer.is_empty() && !document.adds && !document.adds_own() {
+    let adds = document.adds || document.adds_own() || document.may_be_unread();
+    if document.sure && newer.is_empty() && !adds {
         return None;
     }
     let route = document.route(&newer);
@@ -245,10 +246,22 @@ impl Document<'_> {
         !self.is_newest && self.sure && own.may_add_to(self.request, accept.as_ref())
     }
 
-    /// Whether "no such resource" may be passed on. A group version that other servers list exists although one server does
-    /// not know it.
+    /// Whether it is of a group, or of a version of one, and what some live server serves is not known, or may not be as it was.
+    fn may_be_unread(&self) -> bool {
+        let of_a_group = matches!(
+            self.request,
+            DiscoveryDocument::Group(_) | DiscoveryDocument::Resources(_)
+        );
+        let is_unknown =
+            || self.planning.snapshot.peer_unknown || self.planning.context.shared.is_stale();
+        of_a_group && !self.is_newest && is_unknown()
+    }
+
+    /// Whether "no such resource" may be passed on. A group version that other servers list, or may list, exists although one
+    /// server does not know it.
     fn is_gone(&self) -> bool {
         match self.sure {
+            _ if self.may_be_unread() => false,
             true => !self.adds || self.request.group_version().is_none(),
             false => self.planning.snapshot.targets.is_empty() && !self.adds,
         }
@@ -267,6 +280,7 @@ impl Document<'_> {
             // The apiserver's own answer passes.
             (_, Some(Refusal::Terminating)) => Refusal::Terminating,
             (Some(_), _) => Refusal::NoDocument,
+            (None, _) if self.may_be_unread() => Refusal::NoDocument,
             (None, last) => last.unwrap_or(Refusal::Unreachable),
         }
     }

@@ -284,6 +284,15 @@ fn row_12_another_version_of_a_custom_resource_is_nobodys() {
     );
 }
 
+/// A CRD may have the name of a built-in resource.
+#[test]
+fn row_5_a_custom_resource_may_be_what_a_server_serves_of_which_nothing_is_known() {
+    let mut unread = snapshot(Some(&[PODS]), vec![peer("b", &[PODS])]);
+    unread.peer_unknown = true;
+    let doubted = |gvr| ask(gvr, true, &unread).no_such_resource == NoSuchResource::Doubt;
+    assert!(doubted(METRICS) && !doubted(WIDGETS));
+}
+
 #[test]
 fn row_5_custom_resources_and_aggregated_apis_are_everywhere() {
     let with_peer = snapshot(Some(&[PODS]), vec![peer("b", &[PODS])]);

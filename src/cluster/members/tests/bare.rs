@@ -370,3 +370,52 @@ fn keys_that_all_vanish_after_a_gap_count_until_their_apiservers_had_time_to_wri
     state.expire(at(77));
     assert!(candidates(&state).is_empty());
 }
+
+#[test]
+fn a_proxy_that_does_not_tell_of_the_process_beside_it_proves_nothing() {
+    let (topic, first) = lease("10.0.0.2");
+    for answer in [NotRead::Proxy, NotRead::Silent, NotRead::Nobody] {
+        let mut state = state(vec![
+            (topic, first.clone()),
+            (Topic::Servers, record("b", B, 2)),
+            (Topic::Live, live("b", B, true, 3)),
+        ]);
+        // It drains, or cannot write any more.
+        take(&mut state, Topic::Live, Event::Delete("b".into()));
+        answers(&mut state, Err(answer));
+        assert!(
+            !snapshot(&state).peer_unknown,
+            "{answer:?}: its record tells"
+        );
+        take(&mut state, topic, Event::Delete("10.0.0.2".into()));
+        assert!(!snapshot(&state).peer_unknown);
+        let (address, anew) = (B.parse().unwrap(), created_anew(first.clone()));
+        take(&mut state, topic, Event::Apply(anew));
+        state.bare_answered((address, 7), Err(answer), Instant::now());
+        assert!(
+            snapshot(&state).peer_unknown,
+            "{answer:?}: it may have been upgraded"
+        );
+        take(&mut state, Topic::Live, Event::Apply(live("b", B, true, 8)));
+        assert!(!snapshot(&state).peer_unknown);
+    }
+}
+
+#[test]
+fn what_a_former_process_served_is_not_remembered_for_as_long_as_the_next_one_lives() {
+    let (topic, first) = lease("10.0.0.2");
+    let mut state = state(vec![(topic, first.clone())]);
+    answers(&mut state, read());
+    take(&mut state, topic, Event::Apply(created_anew(first)));
+    let address: SocketAddr = B.parse().unwrap();
+    let later = Instant::now() + GRACE;
+    state.bare_answered(
+        (address, 7),
+        Err(NotRead::Nobody),
+        later - Duration::from_secs(9),
+    );
+    assert!(is_absent(&state));
+    state.take((topic, Event::Progress(9)), later);
+    assert!(state.expire_bare(later + Duration::from_secs(9)));
+    assert!(snapshot(&state).holders(HPA).is_none());
+}

@@ -242,11 +242,26 @@ async fn an_apiserver_that_is_not_ready_or_rejects_the_credentials_is_unknown_an
     for path in [HPAS, NOWHERE] {
         assert_eq!(world.admin.get(path).await.code(), 503, "{path}");
     }
+    let documents = [
+        "/apis/autoscaling/v2",
+        "/apis/nowhere.example.com/v1",
+        "/apis/nowhere.example.com",
+    ];
+    for path in documents {
+        let answer = world.admin.get(path).await;
+        assert_eq!(answer.code(), 503, "{path}");
+        // client-go would ask ten times before every command.
+        assert_eq!(answer.header("retry-after"), "", "{path}");
+    }
+    assert_eq!(world.admin.get("/apis/apps/v1").await.code(), 200);
     assert_eq!(b.count(HPAS), 0);
     assert_eq!(world.peers("bare").await, 1.0);
     b.set_ready(true);
     until(&world.admin, HPAS, 200).await;
-    assert_eq!(world.admin.get(NOWHERE).await.code(), 404);
+    for path in [NOWHERE, documents[1], documents[2]] {
+        assert_eq!(world.admin.get(path).await.code(), 404, "{path}");
+    }
+    until(&world.admin, documents[0], 200).await;
 }
 
 #[tokio::test]
