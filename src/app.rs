@@ -242,6 +242,7 @@ impl Wiring {
         });
         let server = server::start(shared, ports.listeners, listening, tls, connections)
             .context("cannot start a thread")?;
+        control.spawn(server.count_tasks());
         control.spawn(memory::give_back());
         Ok((server, self.control))
     }

@@ -7,12 +7,14 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
+use tokio::runtime::Handle;
 use tokio::sync::{Mutex, watch};
 use tokio::time::Instant;
 
 use super::accept::{ConnectionAcceptor, LAST_HANDSHAKES};
 use super::listener::{Presence, bind_one, listen};
 use super::metrics::ConnectionMetrics;
+use crate::metrics::saturating;
 use crate::net::files;
 use crate::relay::service::RelayService;
 use crate::relay::shared::Shared;
@@ -20,6 +22,8 @@ use crate::tls::serving::ServingTls;
 
 /// Between two looks at what is open.
 const INTERVAL: Duration = Duration::from_millis(20);
+/// Between two counts of tasks.
+const COUNTED: Duration = Duration::from_secs(5);
 /// Between two attempts to listen where another process still does.
 const AGAIN: Duration = Duration::from_secs(1);
 
@@ -29,12 +33,26 @@ pub struct ServingThreads {
     cut: watch::Sender<()>,
     metrics: Arc<ConnectionMetrics>,
     workers: Vec<JoinHandle<()>>,
+    runtimes: Vec<Handle>,
 }
 
 impl ServingThreads {
     /// Client connections that are open.
     pub fn connections(&self) -> i64 {
         self.metrics.open.get()
+    }
+
+    /// Counts the tasks of these threads, and of those that it runs in itself.
+    pub fn count_tasks(&self) -> impl Future<Output = ()> + use<> {
+        let (metrics, mut runtimes) = (self.metrics.clone(), self.runtimes.clone());
+        async move {
+            runtimes.push(Handle::current());
+            loop {
+                let tasks = runtimes.iter().map(|it| it.metrics().num_alive_tasks());
+                metrics.tasks.set(saturating(tasks.sum::<usize>()));
+                tokio::time::sleep(COUNTED).await;
+            }
+        }
     }
 
     /// Waits for the end of the connections that are open, at most until `deadline`, and ends the threads. No more are
@@ -69,6 +87,7 @@ pub fn start(
 ) -> io::Result<ServingThreads> {
     let (cut, cuts) = watch::channel(());
     let metrics = Arc::new(metrics);
+    let mut runtimes = Vec::new();
     let serve = |(index, listeners): (usize, Vec<TcpListener>)| {
         let acceptor = Arc::new(ConnectionAcceptor {
             shared: shared.clone(),
@@ -82,6 +101,7 @@ pub fn start(
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()?;
+        runtimes.push(runtime.handle().clone());
         let serving = async move {
             for listener in listeners {
                 tokio::spawn(accept_at(acceptor.clone(), listener, listens.clone()));
@@ -98,6 +118,7 @@ pub fn start(
         workers: workers.collect::<Result<_, _>>()?,
         cut,
         metrics,
+        runtimes,
     })
 }
 

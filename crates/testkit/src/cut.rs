@@ -1,6 +1,7 @@
 //! A TCP forwarder that can be cut, delayed and silenced, and restored.
 
 use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, ReadHalf, WriteHalf, split};
@@ -11,11 +12,13 @@ use tokio::time::sleep;
 
 use super::addr::Loopback;
 
-const PORT: u16 = 2379;
 const CHUNK: usize = 64 * 1024;
 
 pub struct Cut {
     address: Loopback,
+    /// Where it leads, and at which port it listens itself.
+    target: Arc<Mutex<SocketAddr>>,
+    port: u16,
     state: watch::Sender<State>,
     task: JoinHandle<()>,
 }
@@ -31,28 +34,39 @@ enum State {
 }
 
 impl Cut {
-    /// Forwards what comes to `address` to `target`.
+    /// Forwards what comes to the same port of `address` to `target`.
     pub async fn start(address: Loopback, target: SocketAddr) -> Self {
-        let listener = TcpListener::bind(address.socket(PORT))
+        let port = target.port();
+        let listener = TcpListener::bind(address.socket(port))
             .await
             .expect("the forwarder's port");
         let (state, seen) = watch::channel(State::Whole);
+        let target = Arc::new(Mutex::new(target));
+        let leads_to = target.clone();
         let task = tokio::spawn(async move {
             let mut pipes = JoinSet::new();
             while let Ok((near, _)) = listener.accept().await {
+                let target = *leads_to.lock().expect("where it leads");
                 pipes.spawn(forward(near, target, seen.clone()));
                 while pipes.try_join_next().is_some() {}
             }
         });
         Self {
             address,
+            target,
+            port,
             state,
             task,
         }
     }
 
     pub fn addr(&self) -> SocketAddr {
-        self.address.socket(PORT)
+        self.address.socket(self.port)
+    }
+
+    /// New connections are forwarded to this address; the one before.
+    pub fn lead_to(&self, target: SocketAddr) -> SocketAddr {
+        std::mem::replace(&mut self.target.lock().expect("where it leads"), target)
     }
 
     /// Closes every connection, and new ones at once.

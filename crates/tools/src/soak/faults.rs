@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use testkit::kube;
+use testkit::cut::Cut;
+use testkit::kube::{self, KubeApiServer};
 use testkit::process::Signal;
 use testkit::proxy::Proxy;
 use testkit::wait::eventually;
@@ -13,11 +14,11 @@ use tokio::time::sleep;
 
 use crate::book::Book;
 use crate::clients::{BOUND, Session, definitions};
-use crate::plan::{Fault, Files, Kind, Part};
-use crate::world::{World, runtime_config};
+use crate::plan::{Fault, Files, Kind, Link, Part};
+use crate::world::{Node, World, runtime_config};
 
-/// Between an apiserver's SIGTERM and SIGKILL: open watches would hold it for a minute.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// Between SIGTERM and SIGKILL: open watches would hold an apiserver for a minute.
+const PATIENCE: Duration = Duration::from_secs(12);
 /// The same in an upgrade, as the kubelet does it with a pod.
 const GRACE: Duration = Duration::from_secs(30);
 const LOADED: &str = "kube_interop_proxy_certificates_loaded_total";
@@ -32,8 +33,18 @@ pub async fn inject(world: &World, book: &Arc<Book>, number: usize, fault: &Faul
         Kind::Killed(part) | Kind::Terminated(part) | Kind::Frozen(part) => match part {
             Part::Apiserver => apiserver(world, book, fault).await,
             Part::Proxy => proxy(world, book, fault).await,
+            Part::Both => both(world, book, fault).await,
             Part::Etcd => etcd(world, fault).await,
         },
+        Kind::Replaced => replace(world, book, fault.node).await,
+        Kind::Uninstalled => uninstall(world, book, fault).await,
+        Kind::Unreachable => {
+            let links = [Link::Clients, Link::Peers, Link::Etcd];
+            let links = links.map(|link| world.links[fault.node].of(link));
+            links.iter().copied().flatten().for_each(Cut::silence);
+            sleep(fault.lasts).await;
+            links.iter().copied().flatten().for_each(Cut::restore);
+        }
         Kind::Switched | Kind::Upgraded(_) => apiserver(world, book, fault).await,
         Kind::Cut(link) | Kind::Delayed(link) | Kind::Silent(link) => {
             let links = world.links[fault.node].of(link);
@@ -45,7 +56,7 @@ pub async fn inject(world: &World, book: &Arc<Book>, number: usize, fault: &Faul
                 }
             }
             sleep(fault.lasts).await;
-            links.iter().for_each(testkit::cut::Cut::restore);
+            links.iter().for_each(Cut::restore);
         }
         Kind::Lagging => lag(world, fault).await,
         Kind::Stepped(minutes) => step_clock(world, fault, minutes).await,
@@ -82,24 +93,22 @@ async fn apiserver(world: &World, book: &Book, fault: &Fault) {
     }
     sleep(fault.lasts).await;
     server.set_runtime_config(runtime_config(&fault.without));
-    let start = book.starts();
-    server.start_again();
-    server.wait_ready().await;
-    book.has_started(start);
+    start(server, book).await;
     if let Kind::Upgraded([_, to]) = fault.kind {
         book.server_is_up(fault.node, to);
     }
 }
 
+async fn start(server: &mut KubeApiServer, book: &Book) {
+    let start = book.starts();
+    server.start_again();
+    server.wait_ready().await;
+    book.has_started(start);
+}
+
 async fn proxy(world: &World, book: &Book, fault: &Fault) {
     let mut node = world.nodes[fault.node].lock().await;
     let proxy = node.proxy();
-    if let Some(status) = proxy.process().exited() {
-        book.violation(format!(
-            "proxy {} has ended by itself: {status}",
-            fault.node
-        ));
-    }
     match fault.kind {
         Kind::Frozen(_) => {
             proxy.process().signal(Signal::Stop);
@@ -108,18 +117,81 @@ async fn proxy(world: &World, book: &Book, fault: &Fault) {
             return;
         }
         Kind::Killed(_) => proxy.kill(),
-        _ => {
-            let status = proxy.terminate().await;
-            if !status.success() {
-                book.violation(format!(
-                    "proxy {} did not stop cleanly: {status}",
-                    fault.node
-                ));
-            }
-        }
+        _ => stop(proxy, book, fault.node).await,
     }
     sleep(fault.lasts).await;
     proxy.start_again().await;
+}
+
+async fn stop(proxy: &mut Proxy, book: &Book, node: usize) {
+    if let Some(status) = proxy.process().exited() {
+        book.violation(format!("proxy {node} has ended by itself: {status}"));
+    }
+    let status = proxy.terminate().await;
+    if !status.success() {
+        book.violation(format!("proxy {node} did not stop cleanly: {status}"));
+    }
+}
+
+async fn both(world: &World, book: &Book, fault: &Fault) {
+    let mut node = world.nodes[fault.node].lock().await;
+    let Node { server, proxy, .. } = &mut *node;
+    let proxy = proxy.as_mut().expect("a proxy");
+    match fault.kind {
+        Kind::Frozen(_) => {
+            let processes = [server.process(), proxy.process()];
+            let [server, proxy] = processes;
+            server.signal(Signal::Stop);
+            proxy.signal(Signal::Stop);
+            sleep(fault.lasts).await;
+            server.signal(Signal::Cont);
+            proxy.signal(Signal::Cont);
+            return;
+        }
+        Kind::Killed(_) => {
+            server.kill();
+            proxy.kill();
+        }
+        _ => {
+            let stopped = stop(proxy, book, fault.node);
+            tokio::join!(server.process().terminate(PATIENCE), stopped);
+        }
+    }
+    sleep(fault.lasts).await;
+    tokio::join!(start(server, book), proxy.start_again());
+}
+
+/// As a new version of the program takes the place of an old one.
+async fn replace(world: &World, book: &Book, number: usize) {
+    let mut node = world.nodes[number].lock().await;
+    let proxy = node.proxy();
+    proxy.process().signal(Signal::Term);
+    // Beside one that is not stopping no other starts.
+    eventually("the proxy is stopping", BOUND, async || {
+        !proxy.is_ready().await
+    })
+    .await;
+    let mut old = proxy.start_successor();
+    let status = old.wait(BOUND).await;
+    if !status.success() {
+        book.violation(format!("proxy {number} did not stop cleanly: {status}"));
+    }
+}
+
+/// Others reach the apiserver at the address that was the proxy's. The balancer knows that this node's clients would find
+/// only what its apiserver serves.
+async fn uninstall(world: &World, book: &Book, fault: &Fault) {
+    let (number, links) = (fault.node, &world.links[fault.node]);
+    let mut node = world.nodes[number].lock().await;
+    let clients = links.of(Link::Clients);
+    clients.iter().for_each(Cut::cut);
+    stop(node.proxy(), book, number).await;
+    let peers = &links.of(Link::Peers)[0];
+    let proxy = peers.lead_to(node.server.addr());
+    sleep(fault.lasts).await;
+    peers.lead_to(proxy);
+    node.proxy().start_again().await;
+    clients.iter().for_each(Cut::restore);
 }
 
 async fn etcd(world: &World, fault: &Fault) {

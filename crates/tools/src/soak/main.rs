@@ -1,9 +1,9 @@
 //! Random faults in a mixed cluster of real parts, with a ledger of what every client was told.
 //!
-//! Three members of etcd, three kube-apiservers v1.20.2 that differ, a proxy beside each, and a balancer before the
-//! proxies. Readers, writers and informers of several users repeat requests as client-go does, while parts are killed,
-//! stopped and frozen, connections cut, delayed and silenced, certificates replaced, groups switched on and off, and
-//! CRDs created and deleted. At the end everything is compared with etcd's own history. Or the apiservers are upgraded, and
+//! Three members of etcd, three kube-apiservers that differ, a proxy beside each, and a balancer before the proxies.
+//! Readers, writers and informers of several users repeat requests as client-go does, controllers collect and kubectl runs,
+//! while parts are killed, stopped, frozen and replaced, proxies uninstalled, connections cut, delayed and silenced,
+//! certificates replaced, groups switched on and off, and CRDs created and deleted. At the end everything is compared with etcd's own history. Or the apiservers are upgraded, and
 //! what the same clients see is also counted without a proxy and with HAProxy in its place. `tests/soak.sh` builds what it
 //! needs.
 #![allow(
@@ -26,6 +26,7 @@ mod informed;
 mod kinds;
 mod memory;
 mod partly;
+mod picture;
 mod plan;
 mod prepare;
 mod random;
@@ -37,6 +38,7 @@ mod watched;
 mod world;
 mod writes;
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -73,6 +75,9 @@ struct Args {
     /// The apiservers' own mixed version proxy, in versions that have one.
     #[arg(long, default_value = "off")]
     native: NativeProxy,
+    /// Draws memory, open files and tasks of the proxies, as an SVG.
+    #[arg(long, conflicts_with = "upgrades")]
+    picture: Option<PathBuf>,
     /// Keeps configuration and logs also if nothing is wrong.
     #[arg(long)]
     keep: bool,
@@ -101,6 +106,7 @@ async fn main() -> ExitCode {
         seed,
         settings: args.set,
         native: args.native,
+        picture: args.picture,
         keep: args.keep,
     };
     println!("soak: {course}, --seed {seed}");

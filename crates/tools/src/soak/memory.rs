@@ -1,4 +1,4 @@
-//! Memory and open files of each proxy's process, from its third minute on. [`growth`] is pure.
+//! Memory, open files and tasks of each proxy's process, from its third minute on. [`growth`] is pure.
 
 use std::time::Duration;
 
@@ -9,6 +9,7 @@ const WATCHED: Duration = Duration::from_secs(60);
 /// Of memory, in KiB, and of files: what other clients at other moments make.
 const MEMORY: usize = 16 * 1024;
 const FILES: usize = 200;
+const TASKS: usize = 300;
 
 #[derive(Clone, Copy, Debug)]
 pub struct Sample {
@@ -16,6 +17,7 @@ pub struct Sample {
     pub at: Duration,
     pub memory: usize,
     pub files: usize,
+    pub tasks: usize,
 }
 
 /// What has grown of the process that was seen last, and for how long it was watched. `None`: too short to say.
@@ -33,6 +35,7 @@ pub fn growth(samples: &[Sample]) -> Option<Result<Duration, String>> {
         .last()
         .filter(|last| last.at >= born + GROWN + WATCHED)?;
     let files = young.iter().map(|sample| sample.files).max()?;
+    let tasks = young.iter().map(|sample| sample.tasks).max()?;
     if after.memory > before + before / 4 + MEMORY {
         let after = after.memory;
         return Some(Err(format!("memory grows: {before} KiB, then {after}")));
@@ -42,6 +45,9 @@ pub fn growth(samples: &[Sample]) -> Option<Result<Duration, String>> {
             "open files grow: {files}, then {}",
             after.files
         )));
+    }
+    if after.tasks > tasks + TASKS {
+        return Some(Err(format!("tasks grow: {tasks}, then {}", after.tasks)));
     }
     Some(Ok(after.at - born))
 }

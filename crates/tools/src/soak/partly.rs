@@ -65,6 +65,17 @@ const FIELDS: [Field; 2] = [
         since: 29,
     },
 ];
+/// What an apiserver without its group does not serve.
+pub const OF_A_GROUP: Resource = Resource {
+    group_version: "autoscaling/v1",
+    kind: "HorizontalPodAutoscaler",
+    plural: "horizontalpodautoscalers",
+    content: || {
+        let target = json!({"apiVersion": "apps/v1", "kind": "Deployment", "name": "it"});
+        ("spec", json!({"maxReplicas": 2, "scaleTargetRef": target}))
+    },
+    since: 0,
+};
 /// The newest first.
 const RESOURCES: [Resource; 2] = [
     Resource {

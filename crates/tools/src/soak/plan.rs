@@ -5,73 +5,18 @@
 //! at some server.
 
 use std::collections::{BTreeSet, VecDeque};
-use std::fmt::{self, Display, Formatter};
 use std::time::Duration;
 
 use crate::random::Random;
-use crate::table::Sort;
+
+mod kind;
+
+use self::kind::touches_etcd;
+pub use self::kind::{Fault, Files, Group, Kind, Link, Part};
 
 pub const NODES: usize = 3;
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Part {
-    Apiserver,
-    Proxy,
-    Etcd,
-}
-
-/// Connections to or from the proxy of a node.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Link {
-    Clients,
-    Peers,
-    Apiserver,
-    Etcd,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Files {
-    Serving,
-    ProxyClient,
-}
-
-/// What an apiserver can be told not to serve.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Group {
-    Autoscaling,
-    Batch,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Kind {
-    Killed(Part),
-    Terminated(Part),
-    Frozen(Part),
-    Cut(Link),
-    Delayed(Link),
-    Silent(Link),
-    /// A member of etcd gets late what its peers say.
-    Lagging,
-    Rotated(Files),
-    /// The proxy's clock, by so many minutes.
-    Stepped(i64),
-    Switched,
-    Defined,
-    /// The apiserver, from one minor version to another.
-    Upgraded([u32; 2]),
-}
-
-/// One fault.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Fault {
-    pub kind: Kind,
-    /// Whose apiserver, proxy, member or link; or through whose proxy a definition is written.
-    pub node: usize,
-    /// Until it is mended. Starting again takes its own time.
-    pub lasts: Duration,
-    /// What the apiserver serves from then on, if it is switched.
-    pub without: BTreeSet<Group>,
-}
+/// The process of this proxy is there from the beginning to the end: what grows in it is seen.
+pub const KEPT: usize = 0;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Step {
@@ -87,6 +32,10 @@ pub struct Plan {
     steps: usize,
     round: VecDeque<Kind>,
     without: [BTreeSet<Group>; NODES],
+    /// The minor versions that the apiservers are upgraded and set back to.
+    minors: Vec<u32>,
+    /// Of each apiserver.
+    now: [u32; NODES],
 }
 
 /// Before every so many steps everything is left alone for longer, until no trouble is explained any more.
@@ -95,8 +44,10 @@ const LONG_PAUSE: usize = 4;
 const BETWEEN_UPGRADES: Duration = Duration::from_secs(12);
 /// So that it takes as long whatever is in front.
 const EVERY: Duration = Duration::from_secs(55);
-const PARTS: [Part; 3] = [Part::Apiserver, Part::Proxy, Part::Etcd];
+const PARTS: [Part; 4] = [Part::Apiserver, Part::Proxy, Part::Both, Part::Etcd];
 const LINKS: [Link; 4] = [Link::Clients, Link::Peers, Link::Apiserver, Link::Etcd];
+/// In a round, before it is known from where to where.
+const UPGRADED: Kind = Kind::Upgraded([0, 0]);
 const GROUPS: [Group; 2] = [Group::Autoscaling, Group::Batch];
 
 /// What each apiserver does not serve at first.
@@ -128,18 +79,24 @@ pub fn upgrades(minors: &[u32]) -> Vec<Step> {
 }
 
 impl Plan {
-    pub fn new(seed: u64) -> Self {
+    /// `minors`: if there are several versions, all of them; `now`: what each apiserver has at first.
+    pub fn new(seed: u64, minors: &[u32], now: [u32; NODES]) -> Self {
         Self {
             random: Random::new(seed),
             steps: 0,
             round: VecDeque::new(),
             without: at_first(),
+            minors: minors.to_vec(),
+            now,
         }
     }
 
     fn kind(&mut self) -> Kind {
         if self.round.is_empty() {
             let mut kinds = all_kinds();
+            if self.minors.len() > 1 {
+                kinds.push(UPGRADED);
+            }
             self.random.shuffle(&mut kinds);
             self.round.extend(kinds);
         }
@@ -147,16 +104,23 @@ impl Plan {
     }
 
     fn fault(&mut self, kind: Kind, not_at: Option<usize>) -> Fault {
-        let nodes: Vec<_> = (0..NODES).filter(|node| Some(*node) != not_at).collect();
+        let may_be = |node: &usize| Some(*node) != not_at && !(*node == KEPT && kind.ends_proxy());
+        let nodes: Vec<_> = (0..NODES).filter(may_be).collect();
         let node = self.random.one(&nodes);
+        let kind = match kind {
+            UPGRADED => self.upgrade(node),
+            kind => kind,
+        };
         if kind == Kind::Switched {
             self.switch(node);
         }
         let lasts = match kind {
-            Kind::Rotated(_) | Kind::Defined => Duration::ZERO,
-            Kind::Killed(_) | Kind::Terminated(_) | Kind::Switched => {
+            Kind::Rotated(_) | Kind::Defined | Kind::Replaced => Duration::ZERO,
+            Kind::Killed(_) | Kind::Terminated(_) | Kind::Switched | Kind::Upgraded(_) => {
                 self.random.millis(200..4_000)
             }
+            // Until the others have asked the apiserver what it serves.
+            Kind::Uninstalled => self.random.millis(20_000..40_000),
             _ => self.random.millis(500..10_000),
         };
         Fault {
@@ -165,6 +129,19 @@ impl Plan {
             lasts,
             without: self.without[node].clone(),
         }
+    }
+
+    /// To another version, or back.
+    fn upgrade(&mut self, node: usize) -> Kind {
+        let from = self.now[node];
+        let others: Vec<_> = self
+            .minors
+            .iter()
+            .copied()
+            .filter(|it| *it != from)
+            .collect();
+        self.now[node] = self.random.one(&others);
+        Kind::Upgraded([from, self.now[node]])
     }
 
     /// Another set for this node; each group stays switched on at another one.
@@ -211,39 +188,6 @@ impl Iterator for Plan {
     }
 }
 
-fn touches_etcd(kind: Kind) -> bool {
-    use Kind::{Frozen, Killed, Terminated};
-    matches!(kind, Killed(part) | Terminated(part) | Frozen(part) if part == Part::Etcd)
-        || kind == Kind::Lagging
-}
-
-impl Kind {
-    /// Whose trouble it explains. Of the rest nobody may notice anything.
-    pub fn explains(self) -> &'static [Sort] {
-        match self {
-            // No older apiserver goes on with a watch of a newer one, and none with another one's upgraded stream.
-            Self::Upgraded([from, to]) if from > to => &[Sort::Watch, Sort::Stream],
-            Self::Upgraded(_) => &[Sort::Stream],
-            Self::Delayed(Link::Clients | Link::Peers | Link::Apiserver)
-            | Self::Lagging
-            | Self::Rotated(Files::Serving)
-            | Self::Stepped(_)
-            | Self::Defined => &[],
-            _ => &[Sort::Request, Sort::Watch, Sort::Stream],
-        }
-    }
-
-    /// Whether reads may wait for its end: what no proxy can shorten. The client's own link or the proxy that it is
-    /// connected to does nothing, or the apiserver waits for its member of etcd.
-    pub fn holds_reads(self) -> bool {
-        touches_etcd(self)
-            || matches!(
-                self,
-                Self::Frozen(Part::Proxy) | Self::Silent(Link::Clients)
-            )
-    }
-}
-
 fn all_kinds() -> Vec<Kind> {
     let parts = PARTS.into_iter().flat_map(|part| {
         [
@@ -257,77 +201,17 @@ fn all_kinds() -> Vec<Kind> {
         .flat_map(|link| [Kind::Cut(link), Kind::Delayed(link), Kind::Silent(link)]);
     let files = [Files::Serving, Files::ProxyClient].map(Kind::Rotated);
     let clocks = [Kind::Stepped(90), Kind::Stepped(-30)];
-    let rest = [Kind::Lagging, Kind::Switched, Kind::Switched, Kind::Defined];
+    let rest = [
+        Kind::Unreachable,
+        Kind::Replaced,
+        Kind::Uninstalled,
+        Kind::Lagging,
+        Kind::Switched,
+        Kind::Switched,
+        Kind::Defined,
+    ];
     let all = parts.chain(links).chain(files).chain(clocks);
     all.chain(rest).collect()
-}
-
-impl Group {
-    /// For `--runtime-config`, so that it is not served.
-    pub fn switched_off(self) -> &'static [&'static str] {
-        match self {
-            Self::Autoscaling => &[
-                "autoscaling/v1=false",
-                "autoscaling/v2beta1=false",
-                "autoscaling/v2beta2=false",
-            ],
-            Self::Batch => &["batch/v1=false", "batch/v1beta1=false"],
-        }
-    }
-}
-
-impl Display for Part {
-    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Apiserver => "apiserver",
-            Self::Proxy => "proxy",
-            Self::Etcd => "etcd member",
-        })
-    }
-}
-
-impl Display for Link {
-    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Clients => "clients to proxy",
-            Self::Peers => "peers to proxy",
-            Self::Apiserver => "proxy to apiserver",
-            Self::Etcd => "proxy to etcd",
-        })
-    }
-}
-
-impl Display for Kind {
-    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Killed(part) => write!(f, "{part}: SIGKILL"),
-            Self::Terminated(part) => write!(f, "{part}: SIGTERM"),
-            Self::Frozen(part) => write!(f, "{part}: SIGSTOP"),
-            Self::Cut(link) => write!(f, "{link}: cut"),
-            Self::Delayed(link) => write!(f, "{link}: delayed"),
-            Self::Silent(link) => write!(f, "{link}: silent"),
-            Self::Lagging => f.write_str("etcd member: its peers are late"),
-            Self::Rotated(Files::Serving) => f.write_str("serving certificate: new"),
-            Self::Rotated(Files::ProxyClient) => f.write_str("proxy client certificate: new"),
-            Self::Stepped(minutes) => write!(f, "proxy's clock: {minutes:+} minutes"),
-            Self::Switched => f.write_str("apiserver: other groups"),
-            Self::Defined => f.write_str("CRD: created, deleted"),
-            Self::Upgraded([from, to]) => write!(f, "apiserver: 1.{from} to 1.{to}"),
-        }
-    }
-}
-
-impl Display for Fault {
-    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        write!(f, "{} at node {}", self.kind, self.node)?;
-        if !self.lasts.is_zero() {
-            write!(f, ", {:?}", self.lasts)?;
-        }
-        if self.kind == Kind::Switched {
-            write!(f, ", without {:?}", self.without)?;
-        }
-        Ok(())
-    }
 }
 
 #[cfg(test)]

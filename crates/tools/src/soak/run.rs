@@ -1,6 +1,7 @@
 //! One run: starts everything, injects the faults, and compares what clients were told with what happened.
 
 use std::fmt::{self, Display, Formatter};
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -27,17 +28,19 @@ use crate::informed::{self, Story};
 use crate::kinds::{KINDS, USERS};
 use crate::memory::{Sample, growth};
 use crate::partly;
-use crate::plan::{NODES, Plan, Step, upgrades};
+use crate::picture;
+use crate::plan::{KEPT, NODES, Plan, Step, upgrades};
 use crate::random::Random;
 use crate::reference::Reference;
 use crate::table::{KUBECTL, OWNER, READER, TENANT, Totals, WRITER};
-use crate::world::World;
+use crate::world::{World, versions};
 use crate::writes;
 
 /// Of each kind.
 const INFORMERS: usize = 3;
 /// Between two looks at the proxies' memory.
 const LOOK: Duration = Duration::from_secs(5);
+const TASKS: &str = "kube_interop_proxy_tasks";
 const TICK: Duration = Duration::from_millis(200);
 const STALL: Duration = Duration::from_secs(1);
 /// Until every client has ended what it began.
@@ -79,6 +82,7 @@ pub struct Run {
     pub settings: Vec<(String, String)>,
     /// Of the apiservers.
     pub native: NativeProxy,
+    pub picture: Option<PathBuf>,
     pub keep: bool,
 }
 
@@ -102,9 +106,9 @@ impl Run {
         if let Course::Upgrades(minors) = course {
             (0..NODES).for_each(|node| book.server_is_up(node, minors[0]));
             start_clients_of_versions(&world, &book, self, minors, &mut clients);
-            start_kubectl(&world, &book, seed, &mut clients);
-            start_controlled(&world, &book, minors, members, &mut clients);
         }
+        start_kubectl(&world, &book, seed, course, &mut clients);
+        start_controlled(&world, &book, course, members, &mut clients);
         book.say("everything runs");
         let samples = Samples::default();
         tokio::select! {
@@ -121,6 +125,11 @@ impl Run {
         });
         if ended.await.is_err() {
             book.violation("a client has not ended".to_owned());
+        }
+        if let Some(file) = &self.picture {
+            let what = format!("{course} of random faults, --seed {seed}");
+            let svg = picture::draw(&what, &*samples.lock().unwrap(), KEPT);
+            std::fs::write(file, svg).expect("the picture");
         }
         let before = book.violations();
         compare(&world, &book, &reference, &stories).await;
@@ -279,8 +288,14 @@ fn start_clients_of_versions(
 }
 
 /// Of each version.
-fn start_kubectl(world: &World, book: &Arc<Book>, seed: u64, clients: &mut JoinSet<()>) {
-    for version in kube::several() {
+fn start_kubectl(
+    world: &World,
+    book: &Arc<Book>,
+    seed: u64,
+    course: &Course,
+    clients: &mut JoinSet<()>,
+) {
+    for version in versions() {
         let minor = version.abilities().minor();
         let dir = world.dir.path().join(format!("kubectl-1.{minor}"));
         let kubectl = Kubectl::new(world.balancer.addr(), &world.pki, &dir)
@@ -293,6 +308,7 @@ fn start_kubectl(world: &World, book: &Arc<Book>, seed: u64, clients: &mut JoinS
             kubectl,
             Arc::clone(book),
             random,
+            matches!(course, Course::Faults(_)),
         ));
     }
 }
@@ -301,17 +317,21 @@ fn start_kubectl(world: &World, book: &Arc<Book>, seed: u64, clients: &mut JoinS
 fn start_controlled(
     world: &World,
     book: &Arc<Book>,
-    minors: &[u32],
+    course: &Course,
     etcd: Vec<Access>,
     clients: &mut JoinSet<()>,
 ) {
-    let Some(resource) = partly::resource(minors) else {
-        return;
+    let (resource, minors) = match course {
+        Course::Faults(_) => (partly::OF_A_GROUP, None),
+        Course::Upgrades(minors) => match partly::resource(minors) {
+            Some(resource) => (resource, Some(resource.since..u32::MAX)),
+            None => return,
+        },
     };
     let sessions = |name: &str| {
         let session = || Session::new(name.to_owned(), &world.admin(), Arc::clone(book));
         let mut newer = session();
-        newer.minors = Some(resource.since..u32::MAX);
+        newer.minors.clone_from(&minors);
         Sessions {
             all: session(),
             newer,
@@ -324,7 +344,7 @@ fn start_controlled(
 
 async fn break_things(world: &World, book: &Arc<Book>, seed: u64, course: &Course) {
     let (time, plan): (_, Box<dyn Iterator<Item = Step>>) = match course {
-        Course::Faults(time) => (*time, Box::new(Plan::new(seed))),
+        Course::Faults(time) => (*time, Box::new(plan(world, seed).await)),
         Course::Upgrades(minors) => (Duration::MAX, Box::new(upgrades(minors).into_iter())),
     };
     for (number, step) in plan.enumerate() {
@@ -347,6 +367,16 @@ async fn break_things(world: &World, book: &Arc<Book>, seed: u64, course: &Cours
     }
 }
 
+async fn plan(world: &World, seed: u64) -> Plan {
+    let mut now = [0; NODES];
+    for (minor, node) in now.iter_mut().zip(&world.nodes) {
+        *minor = node.lock().await.server.abilities().minor();
+    }
+    let versions = kube::several().into_iter();
+    let minors: Vec<_> = versions.map(|it| it.abilities().minor()).collect();
+    Plan::new(seed, &minors, now)
+}
+
 async fn look(world: &World, book: &Book, samples: &Samples) {
     loop {
         for (number, node) in world.nodes.iter().enumerate() {
@@ -357,8 +387,9 @@ async fn look(world: &World, book: &Book, samples: &Samples) {
             let Some(proxy) = &mut node.proxy else {
                 continue;
             };
+            let tasks = timeout(LOOK, proxy.try_metric(TASKS)).await;
             let process = proxy.process();
-            let Some(memory) = process.memory() else {
+            let (Some(memory), Ok(Some(tasks))) = (process.memory(), tasks) else {
                 continue;
             };
             let sample = Sample {
@@ -366,6 +397,7 @@ async fn look(world: &World, book: &Book, samples: &Samples) {
                 at: book.now(),
                 memory,
                 files: process.files(),
+                tasks: tasks as usize,
             };
             samples.lock().unwrap()[number].push(sample);
         }

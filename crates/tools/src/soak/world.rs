@@ -45,7 +45,7 @@ pub struct World {
     pub peer_links: PeerLinks,
     /// Of all pods.
     _kubelet: Kubelet,
-    /// Of each version, if apiservers are upgraded.
+    /// Of each version.
     controllers: Mutex<Vec<ControllerManager>>,
     pub pki: Pki,
     pub dir: TempDir,
@@ -84,10 +84,11 @@ pub struct Links {
 }
 
 impl Links {
-    /// `front`: where clients are taken.
+    /// `front`: where clients are taken. `peers`: where others find it.
     async fn start(
         front: SocketAddr,
         apiserver: SocketAddr,
+        peers: Loopback,
         etcds: impl Iterator<Item = (Loopback, &Etcd)>,
     ) -> Self {
         let mut etcd = Vec::new();
@@ -96,7 +97,7 @@ impl Links {
         }
         Self {
             clients: Cut::start(Loopback::new(), front).await,
-            peers: Cut::start(Loopback::new(), front).await,
+            peers: Cut::start(peers, front).await,
             apiserver: Cut::start(Loopback::new(), apiserver).await,
             etcd,
         }
@@ -126,12 +127,15 @@ impl World {
         };
         let (etcds, peer_links) = Etcd::start_linked(dir.path(), &pki, NODES, &options).await;
         let owns: Vec<_> = (0..NODES).map(|_| Loopback::new()).collect();
+        // An apiserver that has its proxy's address to itself is asked there, as one that never had a proxy.
+        let peers: Vec<_> = (0..NODES).map(|_| Loopback::new()).collect();
         let options = |node: usize| {
             let native = run.native.reroutes().map(|reroutes| Native {
                 reroutes,
                 advertises: (front != Front::Nothing).then(|| owns[node].socket(PORT)),
             });
-            server_options(&dir, &pki, &etcds, node).native(native)
+            let options = server_options(&dir, &pki, &etcds, node).native(native);
+            options.advertise(peers[node].socket(PORT))
         };
         let servers = start_servers(options, &pki, oldest).await;
         let (mut nodes, mut links, mut clocks) = (Vec::new(), Vec::new(), Vec::new());
@@ -144,14 +148,17 @@ impl World {
             servers: servers.iter().map(KubeApiServer::addr).collect(),
             settings: &run.settings,
         };
-        for ((node, server), own) in servers.into_iter().enumerate().zip(owns) {
+        let addresses_of_nodes = owns.into_iter().zip(peers);
+        for ((node, server), (own, peers)) in
+            servers.into_iter().enumerate().zip(addresses_of_nodes)
+        {
             let listens = own.socket(PORT);
             let to_etcd = addresses.drain(..NODES).zip(&etcds);
             let entry = match front {
                 Front::Nothing => server.addr(),
                 Front::HaProxy | Front::Proxy => listens,
             };
-            let around = Links::start(entry, server.addr(), to_etcd).await;
+            let around = Links::start(entry, server.addr(), peers, to_etcd).await;
             rotate(&pki, node, Files::Serving);
             rotate(&pki, node, Files::ProxyClient);
             let clock = Clock::new(dir.path(), node);
@@ -166,10 +173,7 @@ impl World {
             clocks.push(clock);
         }
         let balancer = start_balancer(&pki, &links).await;
-        let controllers = match oldest {
-            Some(_) => start_controllers(&dir, &pki, balancer.addr()).await,
-            None => Vec::new(),
-        };
+        let controllers = start_controllers(&dir, &pki, balancer.addr()).await;
         Self {
             balancer,
             nodes,
@@ -216,6 +220,14 @@ impl World {
     }
 }
 
+/// Of the other programs of Kubernetes.
+pub fn versions() -> Vec<&'static Binary> {
+    match kube::several() {
+        none if none.is_empty() => vec![kube::cached()],
+        several => several,
+    }
+}
+
 async fn start_balancer(pki: &Pki, links: &[Links]) -> Balancer {
     let admin = |addr| Client::new(addr, pki).cert("admin");
     let behind = links.iter().map(|links| links.clients.addr());
@@ -230,7 +242,7 @@ async fn start_balancer(pki: &Pki, links: &[Links]) -> Balancer {
 /// A controller manager of each version, through the balancer.
 async fn start_controllers(dir: &TempDir, pki: &Pki, addr: SocketAddr) -> Vec<ControllerManager> {
     let mut controllers = Vec::new();
-    for version in kube::several() {
+    for version in versions() {
         let minor = version.abilities().minor();
         let dir = dir.path().join(format!("controllers-1.{minor}"));
         std::fs::create_dir(&dir).expect("a directory");
@@ -299,11 +311,10 @@ async fn start_servers(
     let mut servers = Vec::new();
     for node in 0..NODES {
         let options = match oldest {
-            Some(oldest) => options(node)
-                .runs(oldest)
-                .arg("--shutdown-delay-duration=7s"),
+            Some(oldest) => options(node).runs(oldest),
             None => switched_off(options(node), node),
         };
+        let options = options.arg("--shutdown-delay-duration=7s");
         servers.push(KubeApiServer::start(options, pki).await);
     }
     servers
@@ -314,6 +325,7 @@ fn server_options(dir: &TempDir, pki: &Pki, etcds: &[Etcd], node: usize) -> Kube
     KubeOptions::new(dir.path(), pki, &etcds[0], &format!("cp-{node}"))
         .arg("--disable-admission-plugins=ServiceAccount")
         .without("etcd-servers")
+        .without("endpoint-reconciler-type")
         .arg(&format!("--etcd-servers={}", members.join(",")))
 }
 

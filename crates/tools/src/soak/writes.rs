@@ -4,6 +4,7 @@
 //! (`generateName`), so two executions make two objects; an update names the revision that it replaces.
 
 use std::collections::BTreeMap;
+use std::ops::Bound;
 
 use testkit::ledger::Change;
 
@@ -45,8 +46,16 @@ impl Write {
     }
 }
 
+/// Changes by the names of their objects, and of each object in etcd's order.
+type Changes<'a> = BTreeMap<String, Vec<&'a Change>>;
+
 /// What is wrong with the writes to one kind of objects. `changes`: all of that kind, in etcd's order.
 pub fn check(writes: &[Write], changes: &[Change]) -> Vec<String> {
+    let mut of_objects = Changes::new();
+    for change in changes {
+        of_objects.entry(name(change)).or_default().push(change);
+    }
+    let changes = &of_objects;
     let mut wrong = Vec::new();
     let (creations, others): (Vec<_>, Vec<_>) =
         writes.iter().partition(|write| write.verb == Verb::Create);
@@ -61,33 +70,40 @@ pub fn check(writes: &[Write], changes: &[Change]) -> Vec<String> {
         wrong.extend(at_its_revision(write, changes));
     }
     for (object, times) in expected {
-        let later = changes
-            .iter()
-            .filter(|change| name(change) == object && change.before.is_some());
+        let all = changes.get(object).into_iter().flatten();
+        let later = all.filter(|change| change.before.is_some());
         wrong.extend(counted("changes", object, later.count(), &times));
     }
     wrong
 }
 
-fn created(write: &Write, changes: &[Change]) -> Vec<String> {
-    let of_this = changes
-        .iter()
-        .filter(|change| change.before.is_none() && name(change).starts_with(&write.object));
+/// Of all objects whose names begin so.
+fn beginning_with<'a>(
+    changes: &'a Changes<'a>,
+    start: &'a str,
+) -> impl Iterator<Item = &'a Change> {
+    let from = changes.range::<str, _>((Bound::Included(start), Bound::Unbounded));
+    let those = from.take_while(move |(name, _)| name.starts_with(start));
+    those.flat_map(|(_, changes)| changes.iter().copied())
+}
+
+fn created(write: &Write, changes: &Changes<'_>) -> Vec<String> {
+    let of_this = beginning_with(changes, &write.object);
+    let of_this = of_this.filter(|change| change.before.is_none());
     let mut wrong = counted("objects", &write.object, of_this.count(), &write.times());
     wrong.extend(at_its_revision(write, changes));
     wrong
 }
 
 /// A revision that was answered must be there.
-fn at_its_revision(write: &Write, changes: &[Change]) -> Option<String> {
+fn at_its_revision(write: &Write, changes: &Changes<'_>) -> Option<String> {
     let Effect::Done(Some(revision)) = write.effect else {
         return None;
     };
-    let is_it =
-        |change: &Change| change.revision == revision && name(change).starts_with(&write.object);
+    let mut of_this = beginning_with(changes, &write.object);
     let object = &write.object;
     let verb = write.verb;
-    (!changes.iter().any(is_it))
+    (!of_this.any(|change| change.revision == revision))
         .then(|| format!("lost: {verb:?} of {object} was answered with {revision}"))
 }
 

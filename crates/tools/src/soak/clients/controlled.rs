@@ -6,7 +6,7 @@ use std::time::Duration;
 use etcd_client::GetOptions;
 use serde_json::{Value, json};
 use testkit::etcd::Access;
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 
 use crate::book::{Exchange, Until};
 use crate::clients::Session;
@@ -20,10 +20,12 @@ const OWNED: &str = "owned";
 const PAUSE: Duration = Duration::from_millis(500);
 /// In which a garbage collector looks for the owner of what is new.
 const LOOK: Duration = Duration::from_secs(3);
+/// Of a member of etcd.
+const SILENCE: Duration = Duration::from_secs(5);
 /// For a namespace to go, while an apiserver is exchanged.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// How the two clients ask: for what all apiservers serve, and for what only the newer ones do.
+/// How the two clients ask: for what all apiservers serve, and for what only some do.
 pub struct Sessions {
     pub all: Session,
     pub newer: Session,
@@ -126,8 +128,8 @@ impl Sessions {
     }
 
     fn is_served_since(&self, from: Duration) -> bool {
-        let minors = self.resource.since..u32::MAX;
-        self.all.book.is_answerable(&minors, from, Until::Gone)
+        let minors = self.newer.minors.as_ref();
+        minors.is_none_or(|minors| self.all.book.is_answerable(minors, from, Until::Gone))
     }
 }
 
@@ -167,11 +169,12 @@ async fn judge_collected(session: &mut Session, secrets: &str, of: usize) {
 
 async fn is_empty(etcd: &[Access], prefix: &str) -> bool {
     for member in etcd {
-        let Ok(mut client) = member.client().await else {
-            continue;
-        };
         let options = GetOptions::new().with_prefix().with_keys_only();
-        if let Ok(answer) = client.get(prefix, Some(options)).await {
+        let asked = async {
+            let mut client = member.client().await.ok()?;
+            client.get(prefix, Some(options)).await.ok()
+        };
+        if let Ok(Some(answer)) = timeout(SILENCE, asked).await {
             return answer.kvs().is_empty();
         }
     }

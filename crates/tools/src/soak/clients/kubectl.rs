@@ -30,7 +30,8 @@ const COMMANDS: [&[&str]; 5] = [
     &["apply", "--filename=-"],
 ];
 
-pub async fn run(name: String, kubectl: Kubectl, book: Arc<Book>, mut random: Random) {
+/// `fails`: it may fail while something is broken.
+pub async fn run(name: String, kubectl: Kubectl, book: Arc<Book>, mut random: Random, fails: bool) {
     let metadata = json!({"name": name.replace(' ', "-")});
     let applied = json!({"apiVersion": "v1", "kind": "Secret", "metadata": metadata}).to_string();
     while !book.is_stopped() {
@@ -47,6 +48,11 @@ pub async fn run(name: String, kubectl: Kubectl, book: Arc<Book>, mut random: Ra
             || said("Error from server") && book.has_lost_a_version(from.saturating_sub(KNOWN));
         let verdict = match output.success {
             true => Verdict::Fine,
+            false if fails => {
+                let what = format!("{name}: {}: {}", command.join(" "), output.stderr.trim());
+                book.trouble(from, what);
+                Verdict::Failed(output.stderr)
+            }
             false if may_fail => Verdict::Failed(output.stderr),
             false => Verdict::Misled(output.stderr),
         };

@@ -6,6 +6,7 @@ fn samples(memory: impl Fn(u64) -> usize, files: impl Fn(u64) -> usize) -> Vec<S
         at: Duration::from_secs(second),
         memory: memory(second),
         files: files(second),
+        tasks: 2 * files(second),
     };
     (0..300).step_by(5).map(sample).collect()
 }
@@ -19,9 +20,11 @@ fn what_stays_as_it_was_is_no_growth() {
 }
 
 #[test]
-fn growth_of_memory_and_of_files_is_found() {
+fn growth_of_memory_of_files_and_of_tasks_is_found() {
     let memory = samples(|second| 50_000 + 500 * second as usize, |_| 100);
     assert!(matches!(growth(&memory), Some(Err(why)) if why.contains("memory grows")));
     let files = samples(|_| 50_000, |second| 100 + 4 * second as usize);
     assert!(matches!(growth(&files), Some(Err(why)) if why.contains("open files grow")));
+    let tasks = samples(|_| 50_000, |second| 100 + second as usize * 5 / 3);
+    assert!(matches!(growth(&tasks), Some(Err(why)) if why.contains("tasks grow")));
 }

@@ -1,9 +1,10 @@
 use super::*;
+use crate::table::Sort;
 
 const STEPS: usize = 2000;
 
 fn steps(seed: u64) -> Vec<Step> {
-    Plan::new(seed).take(STEPS).collect()
+    Plan::new(seed, &[], [20; NODES]).take(STEPS).collect()
 }
 
 #[test]
@@ -57,6 +58,37 @@ fn each_group_is_always_switched_on_somewhere_and_all_are_switched_off_sometimes
         }
     }
     assert_eq!(seen.len(), NODES * GROUPS.len());
+}
+
+#[test]
+fn one_proxy_is_left_running_and_may_have_all_other_faults() {
+    let of_it = |fault: &Fault| fault.node == KEPT;
+    let faults: Vec<_> = steps(4).into_iter().flat_map(|step| step.faults).collect();
+    let seen: BTreeSet<_> = faults
+        .iter()
+        .filter(|it| of_it(it))
+        .map(|it| it.kind)
+        .collect();
+    let (ending, others): (BTreeSet<_>, BTreeSet<_>) =
+        all_kinds().into_iter().partition(|kind| kind.ends_proxy());
+    assert_eq!(seen, others);
+    let elsewhere = faults.iter().filter(|it| !of_it(it)).map(|it| it.kind);
+    assert!(ending.is_subset(&elsewhere.collect()));
+}
+
+#[test]
+fn apiservers_are_upgraded_and_set_back_from_what_they_are() {
+    let mut now = [20, 24, 20];
+    let plan = Plan::new(5, &[20, 24, 36], now).take(STEPS);
+    let mut times = 0;
+    for fault in plan.flat_map(|step| step.faults) {
+        if let Kind::Upgraded([from, to]) = fault.kind {
+            assert!(from == now[fault.node] && to != from && to > 0);
+            now[fault.node] = to;
+            times += 1;
+        }
+    }
+    assert!(times > STEPS / 50, "{times}");
 }
 
 #[test]
