@@ -17,7 +17,7 @@ ulimit -n "$(ulimit -Hn)" || echo "compatibility: the limit of open files stays 
 
 # The modules that start real apiservers, as filters for their tests' names.
 mapfile -t modules < <(
-    grep -rlE 'KubeApiServer|ModernApiServer|testkit::(nodes?|pair)' tests/e2e |
+    grep -rlE 'KubeApiServer|ModernApiServer|testkit::(attacker|nodes?|pair)' tests/e2e |
         sed -e 's:^tests/e2e/::' -e 's:/mod\.rs$:/:' -e 's:\.rs$:/:' -e 's:/:\:\::g' | sort
 )
 

@@ -4,7 +4,7 @@
 #   tests/demo.sh [argument of the demo …]
 #
 # First it installs the Debian packages that are missing (tests/install.sh --demo). With --real among the arguments it
-# also builds a real kube-apiserver, once (tests/build-kubernetes.sh).
+# also builds a real kube-apiserver, once (tests/build-kubernetes.sh). KUBE_INTEROP_APISERVERS names others (CONTRIBUTING.md).
 set -euo pipefail
 cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.."
 
@@ -16,6 +16,7 @@ tests/install.sh --demo
 for argument in "$@"; do
     if [ "$argument" = --real ]; then
         tests/build-kubernetes.sh
+        [ -z "${KUBE_INTEROP_APISERVERS:-}" ] || tests/fetch-etcd.sh
         break
     fi
 done

@@ -20,6 +20,7 @@ command -v cargo >/dev/null || {
 }
 tests/install.sh --tests
 tests/build-kubernetes.sh kube-apiserver kube-controller-manager kubectl e2e.test
+[ -z "${KUBE_INTEROP_APISERVERS:-}" ] || tests/fetch-etcd.sh
 ulimit -n "$(ulimit -Hn)" || echo "e2e-suite: the limit of open files stays at $(ulimit -n)" >&2
 
 tests/cargo-build.sh kube-interop-proxy upstream-suites

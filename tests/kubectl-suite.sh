@@ -20,6 +20,7 @@ command -v cargo >/dev/null || {
 }
 tests/install.sh --tests
 tests/build-kubernetes.sh kube-apiserver kube-controller-manager kubectl
+[ -z "${KUBE_INTEROP_APISERVERS:-}" ] || tests/fetch-etcd.sh
 # The unpacked source may have been deleted to save space.
 [ -d "${XDG_CACHE_HOME:-$HOME/.cache}/kube-interop-proxy/kubernetes-1.20.2/source" ] || {
     echo 'kubectl-suite: the source of Kubernetes is not in the cache; remove kubectl there, and run this again' >&2

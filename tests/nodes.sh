@@ -14,6 +14,7 @@
 #   tied       a client of one node alone, while its apiserver's pod is started again (TIMES times, default 3)
 #   in         `check --pre` and `install`, one node after the other
 #   look       `check --live`, listeners, Endpoints, peers
+#   crash      proxy, apiserver and kubelet of the first node are killed, and started again by kubelet and systemd; clients may notice it
 #   again      `install` once more on all nodes: nothing may change
 #   proxy      `install` with a newer image, on all nodes at once: they do it one after the other
 #   wrong      `install` with an image that is not there, and with one that nobody can fetch: nothing changed, everything put back
@@ -419,13 +420,13 @@ trap ': >"$state/stop"' EXIT
     trap 'step_down' EXIT
     trap 'exit 130' INT
     trap 'exit 143' TERM HUP
-    set -- "${@:1:$#-1}" build down up tied in look tied again proxy wrong upgrade forgotten rollback rejoin look renew out
+    set -- "${@:1:$#-1}" build down up tied in look tied crash again proxy wrong upgrade forgotten rollback rejoin look renew out
 }
 while [ $# -gt 0 ]; do
     case $1 in
     --nodes) nodes=$2; shift ;;
     --layout) layout=$2; shift ;;
-    build | up | tied | in | look | again | proxy | wrong | upgrade | versions | forgotten | rollback | rejoin | renew | out | down) say "step $1"; "step_$1" ;;
+    build | up | tied | in | look | crash | again | proxy | wrong | upgrade | versions | forgotten | rollback | rejoin | renew | out | down) say "step $1"; "step_$1" ;;
     *) die "usage: $0 [OPTION...] STEP..." ;;
     esac
     shift

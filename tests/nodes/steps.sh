@@ -178,6 +178,37 @@ restarts() {
     done
 }
 
+# A process that is killed breaks its connections off, without a proxy too.
+step_crash() {
+    local may_notice=1
+    under_load crashes
+}
+crashes() {
+    local name
+    for name in kube-interop-proxy kube-apiserver; do
+        timed "cp-1 ($(installed cp-1)): $name killed" kill_container cp-1 $name
+    done
+    timed 'cp-1: kubelet killed' kill_kubelet cp-1
+}
+# NODE NAME: SIGKILL, until kubelet has started it again and all is ready.
+kill_container() {
+    local before
+    before=$(of_container "$1" "$2")
+    on "$1" ctr --namespace k8s.io tasks kill --signal SIGKILL "$before"
+    until_done 180 "another $2 on $1" is_another "$1" "$2" "$before"
+    until_done 180 "$1's apiserver" server_ready "$1"
+    until_done 60 "every line of $1's /readyz" all_ready "$1"
+}
+is_another() { [ -n "$(of_container "$1" "$2")" ] && [ "$(of_container "$1" "$2")" != "$3" ]; }
+# NODE: nothing else is to be started again.
+kill_kubelet() {
+    local before
+    before=$(fingerprint "$1")
+    on "$1" pkill --signal KILL --exact kubelet
+    until_done 60 "kubelet on $1" on "$1" curl --silent --fail http://127.0.0.1:10248/healthz
+    [ "$before" = "$(fingerprint "$1")" ] || die "$1 is not as before"
+}
+
 # A plain apiserver that is told to stop closes connections without an answer.
 step_in() {
     local closed=RemoteDisconnected

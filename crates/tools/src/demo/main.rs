@@ -29,7 +29,8 @@ use tour::Tour;
 #[derive(Parser)]
 #[command(name = "demo")]
 struct Arguments {
-    /// Two real kube-apiservers v1.20.2 instead of doubles; tests/build-kubernetes.sh builds them.
+    /// Two real kube-apiservers instead of doubles: v1.20.2, which tests/build-kubernetes.sh builds, or those that
+    /// KUBE_INTEROP_APISERVERS names.
     #[arg(long, conflicts_with = "kubernetes")]
     real: bool,
     /// Which Kubernetes the doubles imitate.
