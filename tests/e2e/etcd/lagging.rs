@@ -13,8 +13,8 @@ use testkit::registry::Registry;
 use testkit::wait::eventually;
 
 const NOBODYS: &str = "/apis/no.such.group/v1/things";
-/// A proof needs one read of etcd.
-const QUICK: Duration = Duration::from_millis(500);
+/// A proof needs one read of etcd. Through a member that still lags it would take 1.5 s.
+const QUICK: Duration = Duration::from_secs(1);
 const HEARTBEAT: &str = "--heartbeat-interval=100";
 /// Longer than what comes late: its election would change the leader.
 const ELECTION: &str = "--election-timeout=10000";
@@ -66,18 +66,25 @@ impl World {
         self.ground.etcd.lag(&self.links, by).await;
     }
 
-    /// What nobody lists is the apiserver's own 404, and soon.
+    /// What nobody lists is the apiserver's own 404, and mostly soon.
     async fn denies_quickly(&self) {
+        const ASKED: usize = 9;
         let client = self.client();
-        eventually("a quick 404", LONG, async || {
-            let begun = Instant::now();
+        eventually("a 404", LONG, async || {
             let code = client.get(NOBODYS).await.code();
-            let took = begun.elapsed();
-            (code == 404 && took < QUICK)
-                .then_some(())
-                .ok_or(format!("{code} after {took:?}"))
+            (code == 404).then_some(()).ok_or(code)
         })
         .await;
+        let mut answers = Vec::new();
+        for _ in 0..ASKED {
+            let begun = Instant::now();
+            let code = client.get(NOBODYS).await.code();
+            answers.push((code, begun.elapsed()));
+        }
+        let soon = answers
+            .iter()
+            .filter(|(code, took)| *code == 404 && *took < QUICK);
+        assert!(soon.count() > ASKED / 2, "{answers:?}");
     }
 }
 

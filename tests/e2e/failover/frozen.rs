@@ -24,8 +24,10 @@ use testkit::wait::eventually;
 const CONFIG_MAPS: &str = "/api/v1/namespaces/default/configmaps";
 /// 0.8 s until the server is asked, 1 s for its answer, and a busy machine. Without suspicion it would be 10 s or more.
 const LONGEST_WAIT: Duration = Duration::from_secs(5);
-/// Of a read when the server is known to be frozen.
-const SHORT: Duration = Duration::from_secs(1);
+/// Until requests go again to who is frozen no longer: it is asked every half second. Else that could last until its
+/// connections break off, 40 s.
+const BACK: Duration = Duration::from_secs(20);
+const FAILOVERS: &str = "kube_interop_proxy_failovers_total";
 const READERS: usize = 8;
 
 pub struct World {
@@ -76,13 +78,16 @@ impl World {
         readers
     }
 
-    /// Nobody waits long once, and then nobody waits.
+    /// Nobody waits long once, and then nobody asks who is frozen.
     async fn nobody_waits(&self, what: &str, path: &str, readers: &[Client]) {
         let first = longest(path, readers).await;
+        let moved = self.moved().await;
         let later = longest(path, readers).await;
         println!("{what}: {path}: at first {first:?}, later {later:?}");
         assert!(first < LONGEST_WAIT, "{what}: {first:?}");
-        assert!(later < SHORT, "{what}: {later:?}");
+        assert!(later < LONGEST_WAIT, "{what}: {later:?}");
+        // Who asked it would wait, and be moved then.
+        assert_eq!(self.moved().await, moved, "{what}: asked again");
     }
 
     /// Until A's proxy would ask both others, neither of them last.
@@ -107,10 +112,15 @@ impl World {
         .await;
     }
 
-    async fn failovers(&self) -> f64 {
-        let labels = [("reason", "frozen")];
-        let name = "kube_interop_proxy_failovers_total";
-        self.proxies[0].metric(name, &labels).await
+    async fn failovers(&self, reason: &str) -> f64 {
+        self.proxies[0]
+            .metric(FAILOVERS, &[("reason", reason)])
+            .await
+    }
+
+    /// Requests that A's proxy sent elsewhere: nothing came from a server, or nothing from the apiserver of a peer's proxy.
+    async fn moved(&self) -> f64 {
+        self.failovers("frozen").await + self.failovers("not_executed").await
     }
 
     async fn served_locally(&self) -> f64 {
@@ -175,11 +185,13 @@ async fn a_local_apiserver(world: &mut World) {
         writing.request("POST", CONFIG_MAPS, object).await
     });
     world.nobody_waits("local", CONFIG_MAPS, &readers).await;
-    assert!(world.failovers().await >= 1.0);
+    let moved = world.failovers("frozen").await;
+    assert!(moved >= 1.0);
     assert!(!write.is_finished(), "a write that was sent stays");
     let later = r#"{"metadata": {"name": "later"}}"#;
     let rerouted = world.admin().request("POST", CONFIG_MAPS, later).await;
     assert_eq!(rerouted.code(), 201, "a new one goes elsewhere");
+    assert_eq!(world.failovers("frozen").await, moved, "it has not waited");
     assert!(frozen.elapsed() < Duration::from_secs(10));
     world.servers[0].process().signal(Signal::Cont);
 
@@ -190,7 +202,7 @@ async fn a_local_apiserver(world: &mut World) {
     let name = |it: &Value| it["metadata"]["name"].as_str().unwrap().to_owned();
     let written = items.iter().map(name);
     assert_eq!(written.filter(|it| it.starts_with("written-")).count(), 1);
-    world.until_local_serves(SHORT * 3).await;
+    world.until_local_serves(BACK).await;
     // The watch has lived through it.
     loop {
         let event = watch.next_event(LONGER).await.unwrap().unwrap();
@@ -207,14 +219,14 @@ async fn a_peer(world: &mut World) {
         .nobody_waits("a peer's apiserver", HPAS_IN_DEFAULT, &readers)
         .await;
     world.servers[1].process().signal(Signal::Cont);
-    world.until_all_are_back(SHORT * 3).await;
+    world.until_all_are_back(BACK).await;
 
     world.proxies[2].process().signal(Signal::Stop);
     world
         .nobody_waits("a peer's proxy", HPAS_IN_DEFAULT, &readers)
         .await;
     world.proxies[2].process().signal(Signal::Cont);
-    world.until_all_are_back(SHORT * 3).await;
+    world.until_all_are_back(BACK).await;
 }
 
 /// Then it is as if none were.
@@ -263,7 +275,7 @@ async fn a_busy_apiserver_loses_no_watch_and_no_write_and_gives_no_error(world: 
     // they are busy, and is read all the time.
     added(&mut watch, "large-", OBJECTS).await;
     let watching = tokio::spawn(async move { added(&mut watch, "busy-", WRITES).await });
-    let before = world.failovers().await;
+    let before = world.failovers("frozen").await;
     let busy = Arc::new(AtomicBool::new(true));
     let burners = (0..4).map(|_| {
         let busy = busy.clone();
@@ -289,7 +301,7 @@ async fn a_busy_apiserver_loses_no_watch_and_no_write_and_gives_no_error(world: 
     for reader in readers {
         slowest = slowest.max(reader.await.unwrap());
     }
-    let moved = world.failovers().await - before;
+    let moved = world.failovers("frozen").await - before;
     println!("busy: {slowest:?}, {moved} reads moved");
     for burner in burners {
         burner.join().unwrap();
@@ -348,14 +360,16 @@ async fn a_write_that_waits_shows_that_its_server_is_frozen() {
         .await;
         let begun = Instant::now();
         create(&admin.fresh(), "third").await;
-        assert!(begun.elapsed() < SHORT, "{:?}", begun.elapsed());
+        assert!(begun.elapsed() < LONGEST_WAIT, "{:?}", begun.elapsed());
         assert_eq!((a.count(path), b.count(path)), (0, 1));
+        // It has not asked A first.
+        assert_eq!(proxy_a.metric(FAILOVERS, &[]).await, 0.0);
         link.restore();
     };
     // On the connection of the first one: it is sent.
     tokio::join!(create(&admin, "second"), elsewhere);
     assert_eq!((a.count(path), b.count(path)), (1, 1), "it stayed");
-    eventually("it is ready again", SHORT * 3, async || {
+    eventually("it is ready again", BACK, async || {
         has_ready_peer(&proxy_b).await
     })
     .await;

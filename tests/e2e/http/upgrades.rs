@@ -270,11 +270,9 @@ async fn a_client_that_dies_takes_its_stream_with_it() {
         // No close_notify: as if it were killed.
         let (tcp, _) = stream.stream.into_inner();
         drop(tcp);
-        eventually(
-            "the apiserver sees it",
-            Duration::from_secs(1),
-            async || double.open_upgrades() == 0,
-        )
+        eventually("the apiserver sees it", LONG, async || {
+            double.open_upgrades() == 0
+        })
         .await;
         none_is_left([&cluster.proxy_a, &cluster.proxy_b]).await;
     }

@@ -23,8 +23,6 @@ const EXEC: &str = "/api/v1/namespaces/default/pods/x/exec";
 const EXPIRATION: &str = "kube_interop_proxy_certificate_expiration_timestamp_seconds";
 const LOADED: &str = "kube_interop_proxy_certificates_loaded_total";
 const DRAIN: Duration = Duration::from_secs(3);
-/// Between a change of files and the last end of what stood on the old ones: it is seen, and the drain passes.
-const ENDED: Duration = Duration::from_secs(3 + 3);
 const HOUR: Duration = Duration::from_secs(3600);
 
 /// File of a bundle, and who is in it.
@@ -163,7 +161,7 @@ impl LongRunning {
 
 /// What was said and done before the clean end of a watch.
 async fn ends_cleanly(what: &str, mut stream: Streaming) {
-    let end = Instant::now() + ENDED;
+    let end = Instant::now() + LONG;
     while let Some(_event) = stream
         .next_chunk(end.saturating_duration_since(Instant::now()))
         .await
@@ -179,7 +177,7 @@ async fn all_end_cleanly(running: LongRunning, with_bearer: bool) -> Option<Stre
         exec,
     } = running;
     let upgraded = async {
-        let ended = tokio::time::timeout(ENDED, exec.count()).await;
+        let ended = tokio::time::timeout(LONG, exec.count()).await;
         ended.expect("exec ends").expect("exec ends cleanly");
     };
     tokio::join!(

@@ -17,6 +17,9 @@ use testkit::wait::eventually;
 /// What only B serves, in a namespace without faults.
 const HPAS_ELSEWHERE: &str = "/apis/autoscaling/v1/namespaces/elsewhere/horizontalpodautoscalers";
 
+/// With a connection and its TLS, at best, on a busy machine.
+const SOON: Duration = Duration::from_secs(1);
+
 /// The same kinds of request, served locally and through both proxies.
 struct Road {
     watch: &'static str,
@@ -69,12 +72,9 @@ async fn the_header_of_a_quiet_watch_comes_at_once() {
                 watches.push(client.fresh().open(road.watch).await);
                 fastest = fastest.min(started.elapsed());
             }
-            // Nothing has happened yet, and nothing will: what held headers back would hold back all of them.
-            assert!(
-                fastest < Duration::from_millis(100),
-                "{}: {fastest:?}",
-                road.watch
-            );
+            // Nothing has happened yet, and nothing will: what held headers back would hold back all of them, for the 3 s
+            // in which a 410 may follow.
+            assert!(fastest < SOON, "{}: {fastest:?}", road.watch);
             for watch in &mut watches {
                 assert_eq!(watch.status, 200);
                 assert!(watch.is_quiet(Duration::from_millis(5)).await);

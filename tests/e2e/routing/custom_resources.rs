@@ -267,13 +267,22 @@ async fn nobody_waits_for_the_opinion_of_a_frozen_server() {
         assert_eq!(client.get(WIDGETS).await.code(), 200);
     }
     cluster.proxy_b.process().signal(Signal::Stop);
+    let left = async || {
+        let frozen = [("reason", "frozen")];
+        let name = "kube_interop_proxy_failovers_total";
+        cluster.proxy_a.metric(name, &frozen).await
+    };
     // 0.8 s until it is asked, and 1 s for its answer; without suspicion it would be 10 s.
-    assert!(longest(&clients, WIDGETS, 200).await < Duration::from_secs(5));
-    let short = Duration::from_secs(1);
-    assert!(longest(&clients, WIDGETS, 200).await < short);
+    let most = Duration::from_secs(5);
+    assert!(longest(&clients, WIDGETS, 200).await < most);
+    let at_first = left().await;
+    assert!(at_first >= 1.0, "nobody has asked it");
+    assert!(longest(&clients, WIDGETS, 200).await < most);
     // Nobody else has it, and B may.
     third.remove_group("example.com");
-    assert!(longest(&clients, WIDGETS, 503).await < short);
+    assert!(longest(&clients, WIDGETS, 503).await < most);
+    // Who asked it again would have left it again.
+    assert_eq!(left().await, at_first);
     cluster.proxy_b.process().signal(Signal::Cont);
 }
 

@@ -27,6 +27,8 @@ const DRAIN: &str = "3s";
 const SHUTDOWN_DELAY: &str = "6s";
 /// How long an apiserver with `APIServerIdentity` lives on without its port.
 const MINUTE: Duration = Duration::from_secs(60);
+/// After its signal: delay, drain, and 75 s for an apiserver that shuts down.
+const PROXY_GIVES_UP: Duration = Duration::from_secs(1 + 3 + 75);
 
 /// One request on a new connection.
 #[derive(Debug, Clone)]
@@ -188,13 +190,16 @@ async fn an_apiserver_that_lives_on_without_its_port_keeps_its_proxy_and_nothing
     let (proxy, apiserver) = (took(proxy_ended), took(apiserver_ended));
     println!("the apiserver ended after {apiserver:?}, its proxy after {proxy:?}");
     assert!(apiserver > MINUTE, "it lives on: {apiserver:?}");
-    assert!(proxy > apiserver && proxy < apiserver + Duration::from_secs(5));
+    assert!(proxy > apiserver && proxy < PROXY_GIVES_UP);
     let asked = world.asked.lock().unwrap().clone();
     let refused: Vec<_> = asked
         .iter()
         .filter(|asked| asked.result.is_err() && asked.answered < apiserver_ended)
         .collect();
-    assert!(asked.len() > 100 && refused.is_empty(), "{refused:?}");
+    assert!(refused.is_empty(), "{refused:?}");
+    // One each 0.4 s if answers are quick. Who waits for a connection gives up after 3 s.
+    let least = apiserver.as_secs() as usize / 2;
+    assert!(asked.len() > least, "{} of {least}", asked.len());
 
     // The other one is stopped alone: its apiserver has connections, too.
     let direct = Client::new(world.peers_double.addr(), &world.ground.pki).cert("admin");
@@ -202,7 +207,8 @@ async fn an_apiserver_that_lives_on_without_its_port_keeps_its_proxy_and_nothing
     assert_eq!(watch.status, 200);
     let alone = Instant::now();
     assert!(world.peers_proxy.terminate().await.success());
-    let drained = Duration::from_secs(10);
+    // It does not wait for its apiserver: that could last 75 s.
+    let drained = Duration::from_secs(30);
     assert!(alone.elapsed() < drained, "{:?}", alone.elapsed());
     drop(watch);
 }

@@ -2,14 +2,17 @@
 //! kube-apiserver and etcd of `quiet`.
 
 use std::collections::BTreeSet;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use bytes::Bytes;
 use kube_interop_proxy::watches::frames::EventKind;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use serde_json::json;
+use tokio::task::JoinHandle;
 
 use crate::watches::bookmarks::{
     Events, PROTOBUF, Seen, last_bookmark, list_revision, proxy, watch_path, write,
@@ -19,6 +22,15 @@ use testkit::cluster::{Ground, LONG};
 use testkit::kube::{KubeApiServer, Need};
 use testkit::process::Signal;
 use testkit::wait::eventually;
+
+/// A list that tells etcd's revision.
+const NEWEST: &str = "/api/v1/secrets?limit=1";
+/// At least so many, and fewer than so many: how many watches get a bookmark depends on how fast the machine is.
+const ROUNDS: Range<u64> = 3..12;
+/// Fewer would prove little.
+const GIVEN: usize = 15;
+/// Changes of a round while all watches are open.
+const CHANGES: i64 = 15;
 
 /// What one watch of a round asks for.
 #[derive(Clone, Debug)]
@@ -78,10 +90,13 @@ pub async fn random_writes_while_watches_end_are_never_jumped_over(
         .await;
     assert_eq!(created.code(), 201);
     let mut given = 0;
-    for round in 0..3 {
+    for round in 0..ROUNDS.end {
+        if round >= ROUNDS.start && given > GIVEN {
+            break;
+        }
         given += round_of_random_writes(ground, server, round).await;
     }
-    assert!(given > 15, "only {given} bookmarks");
+    assert!(given > GIVEN, "only {given} bookmarks");
 }
 
 /// How many watches got a bookmark; none of them is above what its watch missed.
@@ -100,24 +115,14 @@ async fn round_of_random_writes(ground: &Ground, server: &KubeApiServer, round: 
             ))
         })
         .collect();
-    let from = list_revision(admin, "/api/v1/secrets").await;
-    let mut watches = Vec::new();
-    for _ in 0..40 {
-        let asked = asked(&mut random);
-        let client = match asked.protobuf {
-            true => client.header("accept", PROTOBUF),
-            false => client.fresh(),
-        };
-        let start = if asked.from_anything { 0 } else { from };
-        let path = watch_path(&asked.collection, start) + asked.selector;
-        let path = match asked.bookmarks {
-            true => path,
-            false => path.replace("allowWatchBookmarks=true&", ""),
-        };
-        let watch = Events::open(&client, &path).await;
-        watches.push((asked, tokio::spawn(watch.rest())));
-    }
-    tokio::time::sleep(Duration::from_millis(300)).await;
+    let from = list_revision(admin, NEWEST).await;
+    let watches = open(&client, from, &mut random).await;
+    let begun = list_revision(admin, NEWEST).await;
+    eventually("some is written while all are open", LONG, async || {
+        let now = list_revision(admin, NEWEST).await;
+        (now >= begun + CHANGES).then_some(()).ok_or(now)
+    })
+    .await;
     proxy.process().signal(Signal::Term);
     eventually(
         "bookmarks are counted, and what is left",
@@ -140,9 +145,39 @@ async fn round_of_random_writes(ground: &Ground, server: &KubeApiServer, round: 
         writer.await.unwrap();
     }
     assert_eq!(proxy.process().wait(LONG).await.code(), Some(0));
+    given(server, from, &ended).await
+}
+
+/// Watches of all kinds from this revision on.
+async fn open(
+    client: &Client,
+    from: i64,
+    random: &mut StdRng,
+) -> Vec<(Asked, JoinHandle<(Vec<Seen>, Bytes)>)> {
+    let mut watches = Vec::new();
+    for _ in 0..40 {
+        let asked = asked(random);
+        let client = match asked.protobuf {
+            true => client.header("accept", PROTOBUF),
+            false => client.fresh(),
+        };
+        let start = if asked.from_anything { 0 } else { from };
+        let path = watch_path(&asked.collection, start) + asked.selector;
+        let path = match asked.bookmarks {
+            true => path,
+            false => path.replace("allowWatchBookmarks=true&", ""),
+        };
+        let watch = Events::open(&client, &path).await;
+        watches.push((asked, tokio::spawn(watch.rest())));
+    }
+    watches
+}
+
+/// How many got a bookmark that is ours, each of which is checked.
+async fn given(server: &KubeApiServer, from: i64, ended: &[(Asked, Vec<Seen>)]) -> usize {
     let mut given = 0;
     for (asked, seen) in ended {
-        let bookmark = last_bookmark(&seen);
+        let bookmark = last_bookmark(seen);
         // An apiserver with `WatchList` itself says where what exists ends: only then a bookmark of ours may follow.
         let told = asked.from_anything && server.abilities().meets(Need::On("WatchList"));
         if (asked.from_anything && !told) || !asked.bookmarks {
@@ -150,7 +185,7 @@ async fn round_of_random_writes(ground: &Ground, server: &KubeApiServer, round: 
         }
         if let (Some(revision), false) = (bookmark, asked.from_anything) {
             given += 1;
-            let missed = missed(admin, &asked, from, revision, &seen).await;
+            let missed = missed(server.admin(), asked, from, revision, seen).await;
             assert!(
                 missed.is_empty(),
                 "{asked:?} was told {revision} and misses {missed:?}"
