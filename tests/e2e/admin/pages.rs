@@ -1,6 +1,6 @@
 //! The operator's port.
 
-use testkit::cluster::{Cluster, Single};
+use testkit::cluster::Cluster;
 
 #[tokio::test]
 async fn pages_say_what_is_the_case() {
@@ -34,27 +34,6 @@ async fn pages_say_what_is_the_case() {
     ] {
         assert!(metrics.text().contains(name), "{name}");
     }
-}
-
-#[tokio::test]
-async fn requests_are_counted_by_decision() {
-    // Without peers, which may have asked too.
-    let world = Single::new().await;
-    let admin = world.client().cert("admin");
-    for _ in 0..3 {
-        admin.get("/api/v1/pods").await;
-    }
-    admin.get("/version").await;
-    let count = async |decision: &str| {
-        let labels = [("decision", decision)];
-        let name = "kube_interop_proxy_requests_total";
-        world.proxy.metric(name, &labels).await
-    };
-    assert_eq!(count("local").await, 3.0);
-    assert_eq!(count("not_a_resource").await, 1.0);
-    let own = "kube_interop_proxy_own_duration_seconds_count";
-    let all = |count| count >= 4.0;
-    world.proxy.until_metric(own, &[], all).await;
 }
 
 #[tokio::test]

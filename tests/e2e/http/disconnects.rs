@@ -6,9 +6,9 @@ use tokio::time::timeout;
 
 use testkit::cluster::{Ground, LONG, Single, of_each_version};
 use testkit::pki::SERVER_NAME;
-
 use testkit::proxy::{Proxy, Until};
 use testkit::raw;
+use testkit::streaming::Streaming;
 use testkit::wait::eventually;
 use testkit::wire::{Pieces, Wire, request};
 
@@ -141,16 +141,34 @@ async fn when_the_apiserver_goes_away_the_client_is_told() {
             let mut answer = wire.open(SERVER_NAME, asked).await.unwrap();
             assert!(answer.next_chunk(LONG).await.unwrap().is_some());
             world.double.drop_connections();
-            let end = loop {
-                match answer.next_chunk(LONG).await {
-                    Ok(Some(_)) => {}
-                    end => break end,
-                }
-            };
-            let error = end.expect_err("not the end of the body, but a break");
-            assert!(error.to_string().contains("broke off"), "{error:#}");
+            breaks_off(answer).await;
         }
     }
+}
+
+/// Over HTTP/2 its connection lives on.
+#[tokio::test]
+async fn when_the_apiserver_breaks_off_an_answer_the_client_is_told() {
+    for world in of_each_version().await {
+        let admin = world.client().cert("admin");
+        for mut wire in Wire::both(&admin).await {
+            let asked = request("GET", "/_double/reset?after=100000", Pieces::default());
+            let answer = wire.open(SERVER_NAME, asked).await.unwrap();
+            breaks_off(answer).await;
+            assert_eq!(admin.fresh().get("/version").await.code(), 200);
+        }
+    }
+}
+
+async fn breaks_off(mut answer: Streaming) {
+    let end = loop {
+        match answer.next_chunk(LONG).await {
+            Ok(Some(_)) => {}
+            end => break end,
+        }
+    };
+    let error = end.expect_err("not the end of the body, but a break");
+    assert!(error.to_string().contains("broke off"), "{error:#}");
 }
 
 #[tokio::test]

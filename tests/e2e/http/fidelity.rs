@@ -1,4 +1,4 @@
-//! Traffic that passes unchanged: streams, broken connections, upgrades.
+//! Traffic that passes unchanged, over each version of HTTP.
 
 use std::time::{Duration, Instant};
 
@@ -32,20 +32,6 @@ async fn a_stream_delivers_its_header_and_each_piece_at_once() {
 }
 
 #[tokio::test]
-async fn an_answer_that_breaks_off_is_broken_for_the_client_too() {
-    let world = Single::new().await;
-    for client in world.admins() {
-        let broken = client.try_get("/_double/reset?after=100000").await;
-        assert!(
-            broken.is_err(),
-            "{:?}",
-            broken.map(|answer| (answer.status, answer.body.len()))
-        );
-        assert_eq!(client.fresh().get("/version").await.code(), 200);
-    }
-}
-
-#[tokio::test]
 async fn requests_without_a_target_that_go_would_take_are_a_400() {
     let world = Single::new().await;
     for client in world.admins() {
@@ -54,28 +40,6 @@ async fn requests_without_a_target_that_go_would_take_are_a_400() {
         assert_eq!(answer.json()["reason"], "BadRequest");
     }
     assert_eq!(world.double.count("/api/v1/namespaces/%zz"), 0);
-}
-
-#[tokio::test]
-async fn upgrades_carry_bytes_both_ways() {
-    use tokio::io::{AsyncReadExt, AsyncWriteExt};
-    let world = Single::new().await;
-    let client = world.admins()[0].clone();
-    let request = client
-        .header("Connection", "Upgrade")
-        .header("Upgrade", "SPDY/3.1");
-    let answer = request.open("/_double/upgrade").await;
-    assert_eq!(answer.status, 101);
-    let mut stream = answer.upgrade().await.unwrap();
-    for message in ["hello", "and again"] {
-        stream.write_all(message.as_bytes()).await.unwrap();
-        let mut echo = vec![0; message.len()];
-        tokio::time::timeout(LONG, stream.read_exact(&mut echo))
-            .await
-            .unwrap()
-            .unwrap();
-        assert_eq!(echo, message.as_bytes());
-    }
 }
 
 #[tokio::test]

@@ -9,6 +9,7 @@ use testkit::wait::eventually;
 
 const REQUESTS: &str = "kube_interop_proxy_requests_total";
 const FIRST_BYTE: &str = "kube_interop_proxy_time_to_first_byte_seconds";
+const OWN_TIME: &str = "kube_interop_proxy_own_duration_seconds_count";
 const FAILED_REROUTES: &str = "kube_interop_proxy_failed_reroutes_total";
 const IF_READY: &str = "kube_interop_proxy_if_ready_answers_total";
 const PODS: &str = "/api/v1/namespaces/default/pods";
@@ -61,6 +62,8 @@ async fn a_request_is_counted_by_decision_code_and_verb_class_when_its_answer_be
     assert_eq!(invalid.code(), 401);
     assert_eq!(counted(proxy, "none", "401", "list").await, 1.0);
     assert_eq!(timed("none").await, 0.0);
+    let all_short = |count| count >= 8.0;
+    proxy.until_metric(OWN_TIME, &[], all_short).await;
 }
 
 #[tokio::test]

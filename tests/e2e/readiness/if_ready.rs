@@ -160,27 +160,6 @@ async fn rerouted_requests_are_gated_at_both_ends(cluster: &mut Cluster) {
     assert_eq!(cluster.b.count(HPAS), 1, "only the one from before");
 }
 
-#[tokio::test]
-async fn switched_off_the_header_is_passed_on_and_nothing_is_added() {
-    let ground = Ground::new().await;
-    let double = ground.double(v1_20()).await;
-    let options = ground
-        .proxy("a", double.addr())
-        .set("ifReady.enabled", "false");
-    let proxy = Proxy::start(options.until(Until::Ready)).await;
-    let answer = proxy
-        .client(&ground.pki)
-        .cert("admin")
-        .header(ASKED, "1")
-        .get(PODS)
-        .await;
-    assert_eq!(answer.code(), 200);
-    assert!(!answer.headers.contains_key(TOLD));
-    let seen = double.requests();
-    let request = seen.iter().find(|request| request.path == PODS).unwrap();
-    assert_eq!(request.header("x-kubernetes-if-ready"), "1");
-}
-
 /// A protocol that the double switches to and echoes.
 fn upgrading(client: &Client) -> Client {
     client

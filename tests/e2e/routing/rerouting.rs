@@ -305,19 +305,3 @@ async fn a_group_that_the_peer_gains_is_routed_to_it(cluster: &Cluster) {
         .await;
     assert_eq!(answer.code(), 200, "{}", answer.text());
 }
-
-#[tokio::test]
-async fn rerouting_can_be_switched_off() {
-    let cluster = Cluster::with(testkit::double::v1_20(), |options| options).await;
-    let off = cluster
-        .ground
-        .proxy("c", cluster.a.addr())
-        .set("rerouting.enabled", "false");
-    let off = testkit::proxy::Proxy::start(off.until(testkit::proxy::Until::Ready)).await;
-    let answer = off
-        .client(&cluster.ground.pki)
-        .cert("admin")
-        .get(HPAS)
-        .await;
-    assert_eq!(answer.code(), 404);
-}

@@ -1,5 +1,7 @@
 //! The table of docs/troubleshooting.md, "Turn it off": each feature alone, and the whole proxy, with what clients see.
 
+use std::time::Duration;
+
 use serde_json::{Value, json};
 use testkit::client::Client;
 use testkit::cluster::{Cluster, Ground, HPAS, LONG, assert_refused, patient};
@@ -8,7 +10,7 @@ use testkit::kube::KubeApiServer;
 use testkit::process::Signal;
 use testkit::proxy::{Proxy, Until};
 use testkit::registry::Registry;
-use testkit::wait::eventually;
+use testkit::wait::{eventually, holds};
 
 use super::PODS;
 use crate::routing::unsynced::without_etcd;
@@ -232,9 +234,15 @@ async fn bare_servers_after_a_restart() {
     // A busy machine may keep B from answering in time now and then.
     until(200).await;
     proxy.terminate().await;
+    let before = b.accepted_connections();
     proxy.start_again().await;
     admin.reconnect().await;
     until(404).await;
+    holds("nobody serves it", Duration::from_secs(1), async || {
+        code(&admin, HPAS).await == 404
+    })
+    .await;
+    assert_eq!(b.accepted_connections(), before);
     assert_eq!(code(&admin, PODS).await, 200);
 }
 

@@ -375,21 +375,6 @@ async fn the_record_of_a_server_that_lost_its_proxy_does_not_end_while_its_apise
 }
 
 #[tokio::test]
-async fn they_can_be_ignored() {
-    let ground = Ground::new().await;
-    let b = ground.double(v1_20()).await;
-    let world = changed(&[b.addr()], ground, |options| {
-        options.set("rerouting.bareServers", "Ignore")
-    })
-    .await;
-    holds("nobody serves it", Duration::from_secs(1), async || {
-        world.admin.get(HPAS).await.code() == 404
-    })
-    .await;
-    assert_eq!(b.accepted_connections(), 0);
-}
-
-#[tokio::test]
 async fn what_a_bare_apiserver_denies_is_a_404_after_another_look() {
     let ground = Ground::new().await;
     let b = ground.double(v1_20()).await;
