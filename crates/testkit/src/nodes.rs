@@ -12,7 +12,7 @@ use crate::client::Client;
 use crate::cluster::{Ground, LONG};
 use crate::kube::{KubeApiServer, KubeOptions};
 use crate::process::Signal;
-use crate::proxy::{Proxy, ProxyOptions, Until};
+use crate::proxy::{Proxy, ProxyOptions, Until, until_histories_are_known};
 use crate::wait::eventually;
 
 const HOSTS: [&str; 3] = ["cp-a", "cp-b", "cp-c"];
@@ -88,15 +88,7 @@ impl Nodes {
     }
 
     async fn until_histories_are_known(&self) {
-        for proxy in &self.proxies {
-            eventually("all histories are known", PATIENCE, async || {
-                let status = proxy.statusz().await;
-                let mut peers = status["peers"].as_array().unwrap().iter();
-                let known = |server: &Value| server["historyStart"].is_i64();
-                status["peers"][1].is_object() && known(&status["server"]) && peers.all(known)
-            })
-            .await;
-        }
+        until_histories_are_known(&self.proxies.iter().collect::<Vec<_>>()).await;
     }
 
     /// Of the proxies, or of the apiservers if there are none. Returns when all get connections.

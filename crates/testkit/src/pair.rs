@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::client::Client;
 use crate::cluster::{Ground, lists};
 use crate::kube::{KubeApiServer, KubeOptions};
-use crate::proxy::{Proxy, ProxyOptions, Until};
+use crate::proxy::{Proxy, ProxyOptions, Until, until_histories_are_known};
 use crate::wait::eventually;
 
 /// For several starts on a busy machine.
@@ -43,16 +43,8 @@ impl Pair {
         client.cert("admin").timeout(PATIENCE)
     }
 
-    /// Each proxy knows where the histories of both apiservers begin.
     pub async fn until_histories_are_known(&self) {
-        for proxy in [&self.proxy_a, &self.proxy_b] {
-            eventually("both histories are known", PATIENCE, async || {
-                let status = proxy.statusz().await;
-                let of_peer = &status["peers"][0]["historyStart"];
-                status["server"]["historyStart"].is_i64() && of_peer.is_i64()
-            })
-            .await;
-        }
+        until_histories_are_known(&[&self.proxy_a, &self.proxy_b]).await;
     }
 }
 

@@ -324,6 +324,22 @@ impl Proxy {
     }
 }
 
+/// Each of these proxies of different apiservers knows where the histories of all of them begin.
+pub async fn until_histories_are_known(proxies: &[&Proxy]) {
+    for proxy in proxies {
+        eventually("all histories are known", START, async || {
+            let status = proxy.statusz().await;
+            let is_known = |server: &serde_json::Value| server["historyStart"].is_i64();
+            let peers = status["peers"].as_array().map_or(&[][..], Vec::as_slice);
+            let are_all_known = is_known(&status["server"])
+                && peers.len() + 1 >= proxies.len()
+                && peers.iter().all(is_known);
+            are_all_known.then_some(()).ok_or(status)
+        })
+        .await;
+    }
+}
+
 /// Asks the admin port of any proxy.
 pub async fn admin_get(admin: SocketAddr, path: &str, accept: &str) -> anyhow::Result<Response> {
     let tcp = TcpStream::connect(admin).await.context("connect")?;

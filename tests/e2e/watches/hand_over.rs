@@ -15,7 +15,7 @@ use testkit::kube::{self, KubeApiServer, Need};
 use testkit::nodes::HANDED_OVER;
 use testkit::pair::Pair;
 use testkit::process::Signal;
-use testkit::proxy::{Proxy, ProxyOptions, Until};
+use testkit::proxy::{Proxy, ProxyOptions, Until, until_histories_are_known};
 use testkit::wait::eventually;
 
 pub(super) fn patient(options: ProxyOptions) -> ProxyOptions {
@@ -25,19 +25,6 @@ pub(super) fn patient(options: ProxyOptions) -> ProxyOptions {
         .set("watch.handOver", "true")
         .set("watch.handOverTimeout", "60s")
         .env("RUST_LOG", log)
-}
-
-pub(super) async fn until_histories_are_known(proxies: &[&Proxy]) {
-    for proxy in proxies {
-        eventually("all histories are known", LONGER, async || {
-            let status = proxy.statusz().await;
-            let mut peers = status["peers"].as_array().into_iter().flatten();
-            let known = status["server"]["historyStart"].is_i64()
-                && peers.all(|peer| peer["historyStart"].is_i64());
-            known.then_some(()).ok_or(status)
-        })
-        .await;
-    }
 }
 
 /// Only a server that has proved where a stream's resource is stored may be left. Each of its processes proves it anew.

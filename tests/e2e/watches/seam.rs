@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use etcd_client::Client as EtcdClient;
 use serde_json::{Value, json};
 
-use crate::watches::hand_over::{patient, until_histories_are_known};
+use crate::watches::hand_over::patient;
 use testkit::client::{Client, Streaming};
 use testkit::cluster::{Ground, HPAS_IN_DEFAULT, LONG};
 use testkit::double::kept::{key, write};
@@ -17,7 +17,7 @@ use testkit::double::{
 };
 use testkit::etcd::Etcd;
 use testkit::nodes::HANDED_OVER;
-use testkit::proxy::{Proxy, ProxyOptions, Until};
+use testkit::proxy::{Proxy, ProxyOptions, Until, until_histories_are_known};
 use testkit::wait::eventually;
 
 const EXPIRED: &str = "kube_interop_proxy_expired_watches_total";

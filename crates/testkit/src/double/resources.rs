@@ -44,11 +44,6 @@ impl ServedResource {
         }
     }
 
-    pub fn cluster_scoped(mut self) -> Self {
-        self.namespaced = false;
-        self
-    }
-
     pub fn singular(&self) -> String {
         self.kind.to_lowercase()
     }
@@ -156,12 +151,6 @@ pub fn v1_36() -> Preset {
 impl Preset {
     pub fn without_group(mut self, group: &str) -> Self {
         self.resources.retain(|served| served.group != group);
-        self
-    }
-
-    pub fn without_version(mut self, group: &str, version: &str) -> Self {
-        self.resources
-            .retain(|served| (served.group.as_str(), served.version.as_str()) != (group, version));
         self
     }
 

@@ -175,10 +175,6 @@ impl Double {
         self.change_preset(|preset| preset.without_group(group));
     }
 
-    pub fn remove_version(&self, group: &str, version: &str) {
-        self.change_preset(|preset| preset.without_version(group, version));
-    }
-
     pub fn remove_resource(&self, group: &str, resource: &str) {
         self.change_preset(|preset| preset.without_resource(group, resource));
     }
@@ -244,12 +240,6 @@ impl Double {
     pub fn set_expired_as_status(&self, is_status: bool) {
         self.state
             .write(|settings| settings.expired_as_status = is_status);
-    }
-
-    pub fn set_bookmark_every(&self, every: Option<Duration>) {
-        self.state.write(|settings| settings.bookmark_every = every);
-        // Running watches learn of it by a bookmark.
-        self.bookmark_now();
     }
 
     /// Every watch that wants bookmarks gets one.

@@ -126,7 +126,6 @@ pub struct Settings {
     pub hidden_from_aggregated: bool,
     pub rules: Vec<Rule>,
     pub faults: Vec<(String, Fault)>,
-    pub bookmark_every: Option<Duration>,
     /// HTTP/1.1 connections are answered 101 before anything is read of them, see [`super::upgrade::at_once`].
     pub instant_upgrades: bool,
 }
@@ -177,7 +176,6 @@ impl State {
                 hidden_from_aggregated: false,
                 rules: Vec::new(),
                 faults: Vec::new(),
-                bookmark_every: None,
                 instant_upgrades: false,
             }),
         }

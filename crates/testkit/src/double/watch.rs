@@ -30,7 +30,6 @@ pub struct Watch {
     ends: tokio::sync::watch::Receiver<()>,
     /// Everything up to here has been sent.
     revision: u64,
-    last_bookmark: Instant,
 }
 
 /// The client is gone.
@@ -71,7 +70,6 @@ pub fn start(
         sender,
         ends: state.watches_end.subscribe(),
         revision: 0,
-        last_bookmark: Instant::now(),
     };
     tokio::spawn(watch.run(from, flag("sendInitialEvents"), Instant::now() + timeout));
     let mut response = Response::new(body);
@@ -140,11 +138,9 @@ impl Watch {
             }
             // A watch from the future waits for it.
             self.revision = self.revision.max(revision);
-            let next_bookmark = self.next_bookmark();
             tokio::select! {
                 _ = changed.changed() => {}
                 _ = asked.changed() => self.bookmark(Value::Null).await?,
-                () = sleep_until(next_bookmark) => self.bookmark(Value::Null).await?,
                 () = self.sender.closed() => return Err(Gone),
                 () = sleep_until(end) => return Ok(()),
                 _ = self.ends.changed() => return Ok(()),
@@ -152,13 +148,7 @@ impl Watch {
         }
     }
 
-    fn next_bookmark(&self) -> Instant {
-        let every = self.state.read(|settings| settings.bookmark_every);
-        self.last_bookmark + every.unwrap_or(DEFAULT_TIMEOUT * 2)
-    }
-
-    async fn bookmark(&mut self, annotations: Value) -> Result<(), Gone> {
-        self.last_bookmark = Instant::now();
+    async fn bookmark(&self, annotations: Value) -> Result<(), Gone> {
         if !self.bookmarks {
             return Ok(());
         }
