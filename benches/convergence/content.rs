@@ -151,6 +151,7 @@ impl Peer {
             compatibility_version: Some("1.36".to_owned()),
             history_start: None,
             history_void: false,
+            api_server_id: None,
             resources: pack(&self.served),
         };
         let record = serde_json::to_vec(&record).expect("JSON");

@@ -79,11 +79,17 @@ impl<'b> TreeBuilder<'b> {
             _ => Ok(node),
         }
     }
+}
 
-    fn number<E: Error>(self, text: String) -> Result<Node, E> {
-        let bytes = text.len();
-        self.spend(Node::Number(text), bytes)
-    }
+macro_rules! numbers {
+    ($($visit:ident: $number:ty),*) => {$(
+        fn $visit<E: Error>(self, number: $number) -> Result<Node, E> {
+            // So 5.0 stays "5.0" and is not taken for an integer.
+            let text = format!("{number:?}");
+            let bytes = text.len();
+            self.spend(Node::Number(text), bytes)
+        }
+    )*};
 }
 
 impl<'de> DeserializeSeed<'de> for TreeBuilder<'_> {
@@ -117,26 +123,7 @@ impl<'de> Visitor<'de> for TreeBuilder<'_> {
         self.spend(Node::Flag(flag), 0)
     }
 
-    fn visit_i64<E: Error>(self, number: i64) -> Result<Node, E> {
-        self.number(number.to_string())
-    }
-
-    fn visit_u64<E: Error>(self, number: u64) -> Result<Node, E> {
-        self.number(number.to_string())
-    }
-
-    fn visit_i128<E: Error>(self, number: i128) -> Result<Node, E> {
-        self.number(number.to_string())
-    }
-
-    fn visit_u128<E: Error>(self, number: u128) -> Result<Node, E> {
-        self.number(number.to_string())
-    }
-
-    // With Debug 5.0 stays "5.0" and is not taken for an integer.
-    fn visit_f64<E: Error>(self, number: f64) -> Result<Node, E> {
-        self.number(format!("{number:?}"))
-    }
+    numbers!(visit_i64: i64, visit_u64: u64, visit_i128: i128, visit_u128: u128, visit_f64: f64);
 
     fn visit_str<E: Error>(self, text: &str) -> Result<Node, E> {
         self.spend(Node::Text(text.to_owned()), text.len())

@@ -23,7 +23,7 @@ use async_trait::async_trait;
 use bytes::{Buf, Bytes, BytesMut};
 use h2::{RecvStream, SendStream};
 use http::HeaderMap;
-use http::header::{CONTENT_LENGTH, HeaderValue};
+use http::header::{CONTENT_LENGTH, HeaderName, HeaderValue};
 use pingora_core::protocols::raw_connect::ProxyDigest;
 use pingora_core::protocols::{
     GetProxyDigest, GetSocketDigest, GetTimingDigest, Peek, Shutdown, SocketDigest, Ssl,
@@ -339,16 +339,16 @@ pub fn poll_send(
     Poll::Ready(Ok(data.is_empty()))
 }
 
-/// All lengths in `Content-Length`.
-fn lengths(headers: &HeaderMap) -> impl Iterator<Item = &[u8]> {
-    let values = headers.get_all(CONTENT_LENGTH).iter();
-    let lengths = values.flat_map(|value| value.as_bytes().split(|byte| *byte == b','));
-    lengths.map(<[u8]>::trim_ascii)
+/// What all headers of this name list, with commas between.
+pub fn listed(headers: &HeaderMap, name: HeaderName) -> impl Iterator<Item = &[u8]> {
+    let values = headers.get_all(name).iter();
+    let listed = values.flat_map(|value| value.as_bytes().split(|byte| *byte == b','));
+    listed.map(<[u8]>::trim_ascii)
 }
 
 /// The value of a repeated Content-Length. The values were compared when the request was read.
 pub fn single_length(headers: &HeaderMap) -> Option<HeaderValue> {
-    let mut lengths = lengths(headers);
+    let mut lengths = listed(headers, CONTENT_LENGTH);
     let first = lengths.next()?;
     lengths.next()?;
     HeaderValue::from_bytes(first).ok()
@@ -356,7 +356,7 @@ pub fn single_length(headers: &HeaderMap) -> Option<HeaderValue> {
 
 /// Whether all values of `Content-Length` are the same number (RFC 9110, section 8.6).
 pub fn lengths_agree(headers: &HeaderMap) -> bool {
-    let mut numbers = lengths(headers).map(|digits| {
+    let mut numbers = listed(headers, CONTENT_LENGTH).map(|digits| {
         let is_number = !digits.is_empty() && digits.iter().all(u8::is_ascii_digit);
         is_number.then(|| std::str::from_utf8(digits).ok()?.parse::<u64>().ok())?
     });

@@ -14,6 +14,8 @@ use pingora_http::ResponseHeader;
 use crate::kube::envelope;
 use crate::kube::media_type::{self, AcceptClause, trim};
 use crate::request::headers::{NOT_EXECUTED, OF_RESOURCE, READY};
+/// A format of a `Status` is one of events.
+pub use crate::watches::frames::FrameFormat as StatusFormat;
 
 /// Each refusal with its status code, its name for metrics and logs, and its message.
 macro_rules! refusals {
@@ -197,15 +199,6 @@ impl Refusal {
         };
         envelope::wrap_object("v1", "Status", &status).into()
     }
-}
-
-/// A format of a `Status`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum StatusFormat {
-    /// `application/json`
-    Json,
-    /// `application/vnd.kubernetes.protobuf`
-    Protobuf,
 }
 
 impl StatusFormat {

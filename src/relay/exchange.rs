@@ -17,12 +17,13 @@ mod upgraded;
 mod upload;
 mod watch_rest;
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use futures_util::FutureExt;
-use http::header::{CONNECTION, CONTENT_LENGTH, HeaderName, HeaderValue, TRANSFER_ENCODING};
+use http::header::{CONTENT_LENGTH, HeaderValue, TRANSFER_ENCODING};
 use http::request::Parts;
 use http::{Method, StatusCode, Version};
 use pingora_core::{Error, ErrorType};
@@ -44,9 +45,7 @@ use crate::relay::outcome::{ExchangeFailure, KeptAnswer, Outcome};
 use crate::relay::plan;
 use crate::relay::upstream::{RequestKind, UpstreamSession};
 use crate::relay::watch::FinalBookmark;
-use crate::request::headers::{
-    KEEP_ALIVE, NOT_EXECUTED, OF_RESOURCE, PROXY_CONNECTION, READY, SERVER_ID,
-};
+use crate::request::headers::{NOT_EXECUTED, OF_RESOURCE, READY, SERVER_ID, hop_by_hop};
 use crate::routing::decide::NoSuchResource;
 
 /// Runs the exchange to its end. `upload` replays the part of the request's body that earlier exchanges have read.
@@ -334,34 +333,32 @@ async fn write_piece(
     write(&mut writer, down, piece, whole).await
 }
 
-/// Passes on an answer that was kept.
-pub async fn pass_kept(
-    exchange: &Exchange<'_>,
-    answer: &KeptAnswer,
-    down: &mut ClientSession,
-    upload: &Upload,
-) -> Outcome {
-    let code = answer.response.status.as_u16();
-    let beginning = Beginning {
-        answer: answer.clone(),
-        whole: true,
-    };
-    match pass(exchange, down, beginning).await {
-        Ok(_) => End::Whole.outcome(code, upload.is_read()),
-        Err(_) => Outcome::Broken,
-    }
+/// What was kept for the client of a request for which no other server is tried.
+pub enum Kept {
+    Answer(Arc<KeptAnswer>),
+    /// A 410, below a header that the client has.
+    Event(Bytes),
 }
 
-/// Passes a 410 as the only event below a header that was sent.
-pub async fn pass_event(
+/// Passes on what was kept.
+pub async fn pass_kept(
     exchange: &Exchange<'_>,
+    kept: Kept,
     down: &mut ClientSession,
-    event: Bytes,
     upload: &Upload,
 ) -> Outcome {
-    match write_piece(exchange, down, event, true).await {
-        Ok(_) => End::Whole.outcome(200, upload.is_read()),
-        Err(_) => Outcome::Broken,
+    let (code, passed) = match kept {
+        Kept::Answer(answer) => {
+            let (answer, whole) = (KeptAnswer::clone(&answer), true);
+            let code = answer.response.status.as_u16();
+            let passed = pass(exchange, down, Beginning { answer, whole }).await;
+            (code, passed.is_ok())
+        }
+        Kept::Event(event) => (200, write_piece(exchange, down, event, true).await.is_ok()),
+    };
+    match passed {
+        true => End::Whole.outcome(code, upload.is_read()),
+        false => Outcome::Broken,
     }
 }
 
@@ -435,15 +432,8 @@ fn strip_hop_by_hop_of_answer(response: &mut ResponseHeader) {
         // They are malformed there (RFC 9113 §8.2.2): h2 lets none through.
         return;
     }
-    let listed = response.headers.get_all(CONNECTION).iter();
-    let listed = listed.flat_map(|value| value.as_bytes().split(|byte| *byte == b','));
-    let names = listed.filter_map(|name| HeaderName::from_bytes(name.trim_ascii()).ok());
-    let names: Vec<_> = names.collect();
-    for name in names
-        .iter()
-        .chain([&CONNECTION, &KEEP_ALIVE, &PROXY_CONNECTION])
-    {
-        response.remove_header(name);
+    for name in hop_by_hop(&response.headers) {
+        response.remove_header(&name);
     }
 }
 
@@ -507,7 +497,11 @@ mod tests {
             response.append_header(name, value).unwrap();
         }
         strip_hop_by_hop_of_answer(&mut response);
-        let left: Vec<_> = response.headers.keys().map(HeaderName::as_str).collect();
+        let left: Vec<_> = response
+            .headers
+            .keys()
+            .map(http::HeaderName::as_str)
+            .collect();
         assert_eq!(left, ["x-three"]);
     }
 }

@@ -21,12 +21,12 @@ use http::request::Parts;
 use pingora_core::ErrorType;
 
 pub use self::hand_over::{MakeContext, hand_over};
-use self::tries::{Kept, Tries};
+use self::tries::Tries;
 use crate::net::rare;
 use crate::relay::answer::Refusal;
 use crate::relay::client::{ClientSession, Outflow, VerificationPermit};
+use crate::relay::exchange::pass_kept;
 use crate::relay::exchange::{self, Delivered, Exchange, Leaving, Upload};
-use crate::relay::exchange::{pass_event, pass_kept};
 use crate::relay::outcome::{ExchangeFailure, Outcome};
 use crate::relay::plan::{RequestContext, Route};
 use crate::relay::upstream::{ConnectionChoice, ConnectionPool, RequestKind, Token};
@@ -271,11 +271,7 @@ impl<'a> ForwardedRequest<'a> {
         let Ok((exchange, _)) = self.exchange(&from, upload, false) else {
             return Ok(Outcome::Broken.into());
         };
-        let delivered = match kept {
-            Kept::Answer(answer) => pass_kept(&exchange, &answer, session, upload).await,
-            Kept::Event(event) => pass_event(&exchange, session, event, upload).await,
-        };
-        let delivered = delivered.into();
+        let delivered = pass_kept(&exchange, kept, session, upload).await.into();
         self.count_answer(&from, &delivered, Some(tries));
         Ok(delivered)
     }

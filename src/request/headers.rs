@@ -14,6 +14,7 @@ use super::header_names::HeaderNames;
 use super::token;
 use crate::config::RequestHeaders;
 use crate::kube::version::{KubernetesVersion, MalformedVersion};
+use crate::net::listed;
 
 /// KEP-4020's mark of a rerouted request.
 pub const REROUTED: HeaderName = HeaderName::from_static("x-kubernetes-apiserver-rerouted");
@@ -184,6 +185,14 @@ pub fn set(
     set.or_err(ErrorType::InvalidHTTPHeader, TOO_MANY).map(drop)
 }
 
+/// The names of hop-by-hop headers, with those that `Connection` lists.
+pub fn hop_by_hop(headers: &HeaderMap) -> Vec<HeaderName> {
+    let listed = listed(headers, header::CONNECTION);
+    let listed = listed.filter_map(|name| HeaderName::from_bytes(name).ok());
+    let always = [header::CONNECTION, KEEP_ALIVE, PROXY_CONNECTION];
+    listed.chain(always).collect()
+}
+
 /// Removes hop-by-hop headers (RFC 9110 §7.6.1), including the names listed in `Connection`. Keeps the upgrade headers
 /// if `upgrade` is set.
 pub fn strip_hop_by_hop(
@@ -197,19 +206,11 @@ pub fn strip_hop_by_hop(
         // The others are malformed there (RFC 9113 §8.2.2): h2 lets none through.
         return Ok(());
     }
-    let listed: Vec<HeaderName> = headers
-        .get_all(header::CONNECTION)
-        .iter()
-        .flat_map(|value| value.as_bytes().split(|byte| *byte == b','))
-        .filter_map(|name| HeaderName::from_bytes(name.trim_ascii()).ok())
-        .filter(|name| *name != header::UPGRADE && !says_who(name))
-        .collect();
-    for name in listed {
-        headers.remove(name);
+    for name in hop_by_hop(headers) {
+        if name != header::UPGRADE && !says_who(&name) {
+            headers.remove(name);
+        }
     }
-    headers.remove(header::CONNECTION);
-    headers.remove(KEEP_ALIVE);
-    headers.remove(PROXY_CONNECTION);
     if upgrade {
         let upgrade = HeaderValue::from_static("Upgrade");
         set(headers, header::CONNECTION, upgrade)?;

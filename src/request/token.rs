@@ -4,6 +4,8 @@
 use http::header::{self, HeaderMap, HeaderValue};
 use pingora_core::{ErrorType, OrErr};
 
+use crate::net::listed;
+
 /// Prefix of the subprotocol that carries a token.
 const PREFIX: &[u8] = b"base64url.bearer.authorization.k8s.io.";
 
@@ -52,11 +54,7 @@ pub fn of_header(headers: &HeaderMap) -> Option<&[u8]> {
 }
 
 fn protocols(headers: &HeaderMap) -> impl Iterator<Item = &[u8]> {
-    headers
-        .get_all(header::SEC_WEBSOCKET_PROTOCOL)
-        .iter()
-        .flat_map(|value| value.as_bytes().split(|byte| *byte == b','))
-        .map(<[u8]>::trim_ascii)
+    listed(headers, header::SEC_WEBSOCKET_PROTOCOL)
 }
 
 #[cfg(test)]

@@ -29,16 +29,8 @@ pub fn renewal(holder: &str, renewed: &str) -> String {
 /// The format of metav1.MicroTime.
 pub fn micro_time(time: OffsetDateTime) -> String {
     let time = time.to_offset(UtcOffset::UTC);
-    format!(
-        "{:04}-{:02}-{:02}T{:02}:{:02}:{:02}.{:06}Z",
-        time.year(),
-        u8::from(time.month()),
-        time.day(),
-        time.hour(),
-        time.minute(),
-        time.second(),
-        time.microsecond()
-    )
+    let (date, (hour, minute, second, micros)) = (time.date(), time.time().as_hms_micro());
+    format!("{date}T{hour:02}:{minute:02}:{second:02}.{micros:06}Z")
 }
 
 /// Longest text of a Lease that is kept, in bytes: so a Lease has no more than 1 KiB with its name. Labels and UIDs are

@@ -607,7 +607,7 @@ fn the_entry_of_an_apiserver_that_a_proxy_names_is_no_native_peers() {
         let value = String::from_utf8(item.value.to_vec()).unwrap();
         let value = value.replacen('{', r#"{"apiServerID":"apiserver-b","#, 1);
         EtcdItem {
-            value: value.into_bytes().into(),
+            value: value.into_bytes(),
             ..item
         }
     };

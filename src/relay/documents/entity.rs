@@ -15,6 +15,7 @@ use pingora_http::ResponseHeader;
 use ring::digest::{SHA512, digest};
 
 use crate::kube::discovery::DiscoveryDocument;
+use crate::net::listed;
 
 /// Smaller documents are not compressed, as in kube-apiserver.
 const WORTH_COMPRESSING: usize = 128 << 10;
@@ -123,10 +124,7 @@ pub fn remove_headers(response: &mut ResponseHeader) {
 }
 
 fn varies_by_encoding(headers: &HeaderMap) -> bool {
-    let values = headers.get_all(VARY).iter();
-    values
-        .flat_map(|value| value.as_bytes().split(|byte| *byte == b','))
-        .any(|name| name.trim_ascii().eq_ignore_ascii_case(b"accept-encoding"))
+    listed(headers, VARY).any(|name| name.eq_ignore_ascii_case(b"accept-encoding"))
 }
 
 fn compressed(body: &[u8]) -> Option<Bytes> {

@@ -19,7 +19,6 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
 use pingora_core::ErrorType;
 use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::{Instant, timeout};
@@ -27,7 +26,7 @@ use tokio::time::{Instant, timeout};
 use crate::log_throttle::LogRateLimit;
 use crate::net::RedactedError;
 use crate::relay::answer::Refusal;
-use crate::relay::exchange::{ResumedWatch, Upload, expired_event};
+use crate::relay::exchange::{Kept, ResumedWatch, Upload, expired_event};
 use crate::relay::inspect::denials::{self, LocalServer};
 use crate::relay::outcome::{ExchangeFailure, Expired, KeptAnswer};
 use crate::relay::plan::{self, RequestContext, Route};
@@ -49,13 +48,6 @@ const UNCHANGED_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// An answer that was kept, and the route to the server that gave it.
 type AnswerOf = Option<Box<(Route, Arc<KeptAnswer>)>>;
-
-/// What the client gets when no other server is tried.
-pub(super) enum Kept {
-    Answer(Arc<KeptAnswer>),
-    /// A 410, below a header that the client has.
-    Event(Bytes),
-}
 
 /// A watch that one server has answered with 410. Only servers that may have its history are tried since.
 struct ExpiredWatch {

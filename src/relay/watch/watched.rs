@@ -12,7 +12,7 @@ use tokio::time::{Instant, timeout_at};
 use crate::kube::gvr::{Gvr, GvrRef, ResourceKind, api_version};
 use crate::kube::version::KubernetesVersion;
 use crate::net::lock;
-use crate::relay::answer::{Refusal, StatusFormat};
+use crate::relay::answer::Refusal;
 use crate::relay::client::AnswerWriter;
 use crate::relay::plan::RequestContext;
 use crate::relay::shared::Shared;
@@ -354,11 +354,7 @@ impl Watch {
             return None;
         }
         let format = self.format();
-        let status = match format {
-            FrameFormat::Json => StatusFormat::Json,
-            FrameFormat::Protobuf => StatusFormat::Protobuf,
-        };
-        format.error_event(&refusal.body(None, status))
+        format.error_event(&refusal.body(None, format))
     }
 
     /// Its final bookmark.

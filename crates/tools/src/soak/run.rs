@@ -475,9 +475,11 @@ async fn examine_proxies(world: &World, book: &Book, samples: &Samples) {
         }
         match growth(&samples.lock().unwrap()[number]) {
             None => println!(
-                "proxy {number}: memory and files not judged, its process was there for less than four minutes"
+                "proxy {number}: not judged, its process was there for less than four minutes"
             ),
-            Some(Ok(time)) => println!("proxy {number}: memory and files are flat, for {time:.0?}"),
+            Some(Ok(time)) => {
+                println!("proxy {number}: memory, open files and tasks are flat, for {time:.0?}")
+            }
             Some(Err(why)) => book.violation(format!("proxy {number}: {why}")),
         }
     }
