@@ -15,7 +15,7 @@ use std::time::Instant;
 
 use super::codec::{self, Undecodable};
 use super::keys::Topic;
-use super::prefix::{Decoded, Versioned};
+use super::prefix::Decoded;
 use super::source::EtcdItem;
 use super::state::ClusterState;
 use super::undecodable::Undecodables;
@@ -66,9 +66,8 @@ impl ClusterState {
         let was_led = before.as_ref().is_some_and(|before| before.led_to_proxy);
         let is_proxy = failure == Some(NotRead::Proxy);
         let before = before.filter(|_| !is_proxy);
-        let until = before
-            .as_ref()
-            .filter(|it| it.read.is_some() && failure.is_some());
+        let is_gone = failure == Some(NotRead::Nobody);
+        let until = before.as_ref().filter(|it| it.read.is_some() && is_gone);
         let until = until.map_or(now + self.grace, |it| it.until);
         let before = before.and_then(|before| before.read);
         let asked = AskedAddress {
@@ -120,7 +119,7 @@ impl ClusterState {
     }
 
     /// The address of each living apiserver. What advertises our own IP address is our own apiserver.
-    fn advertised(&self) -> BTreeSet<SocketAddr> {
+    pub(super) fn advertised(&self) -> BTreeSet<SocketAddr> {
         let own = self.own_endpoint;
         let masters = self.masters.iter().map(|(_, at)| at.value);
         masters
@@ -149,13 +148,21 @@ impl ClusterState {
         }
     }
 
-    /// Whether another apiserver than the one that was beside a proxy advertises this address now. etcd may have paused, and
-    /// lost its key.
+    /// A key that was created anew because etcd had paused is still that of the same apiserver.
+    pub(super) fn follow_proxied(&mut self) {
+        for (_, at) in self.masters.iter() {
+            if let Some(created) = self.proxied.get_mut(&at.value)
+                && at.former == Some(*created)
+            {
+                *created = at.created;
+            }
+        }
+    }
+
+    /// Whether another apiserver than the one that was beside a proxy advertises this address now.
     fn is_another(&self, ip: IpAddr) -> bool {
-        let its = |at: &Versioned<IpAddr>, of: i64| at.created == of || at.former == Some(of);
-        let mut masters = self.masters.iter().filter(|(_, at)| at.value == ip);
         let beside = self.proxied.get(&ip);
-        beside.is_some_and(|of| !masters.any(|(_, at)| its(at, *of)))
+        beside.is_some_and(|created| self.created(ip) != Some(*created))
     }
 
     /// Whether nothing is known of what a living apiserver serves: it was never read, and no record tells of it. Where
@@ -238,13 +245,15 @@ impl ClusterState {
         ip == self.own_endpoint.ip() || live.any(|endpoint| endpoint.ip() == ip)
     }
 
-    /// What living servers serve is remembered for the whole grace from now on; not what a process before served. Returns
-    /// their addresses.
+    /// What living servers serve is remembered for the whole grace from now on; not what a process before served where nobody
+    /// is any more. Returns their addresses.
     pub(super) fn remember_living(&mut self, now: Instant) -> BTreeSet<SocketAddr> {
         let living = self.advertised();
         let asked = self.asked.iter_mut().filter(|(at, _)| living.contains(at));
-        for (_, asked) in asked.filter(|(_, it)| it.read.is_none() || it.was_read()) {
-            asked.until = now + self.grace;
+        for (_, asked) in asked {
+            if asked.failure != Some(NotRead::Nobody) || asked.read.is_none() || asked.was_read() {
+                asked.until = now + self.grace;
+            }
         }
         living
     }

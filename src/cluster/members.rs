@@ -125,20 +125,22 @@ impl ClusterState {
         let address = entry.value.address;
         !self.has_newest_record(id)
             && self.live.get(id).is_none()
-            && !self.is_behind_proxy(id)
+            && !self.is_behind_proxy(id, address)
             && address != self.own_endpoint
             && !self.live.has_address(address)
     }
 
-    /// Whether a proxy with another ID names this as its apiserver's.
-    fn is_behind_proxy(&self, id: &str) -> bool {
+    /// Whether a proxy with another ID names this as its apiserver's; or has named it, and what is at this address is found
+    /// without the entry.
+    fn is_behind_proxy(&self, id: &str, address: SocketAddr) -> bool {
         let named = |of: Option<&String>| of.is_some_and(|of| of == id);
         let mut lives = self.live.iter();
         let mut records = self.servers.iter();
+        let has_named = records.any(|(_, at)| {
+            named(at.value.record.api_server_id.as_ref()) && self.servers.is_newest(at)
+        });
         lives.any(|(_, at)| named(at.value.api_server_id.as_ref()))
-            || records.any(|(_, at)| {
-                named(at.value.record.api_server_id.as_ref()) && self.servers.is_newest(at)
-            })
+            || has_named && self.advertised().contains(&address)
     }
 
     fn server(&self, id: &str) -> Option<Server> {
@@ -157,10 +159,11 @@ impl ClusterState {
         // The two keys have separate watches: the record must be at least as new as the live key requires.
         let meant = live.and_then(|live| live.value.record_revision);
         let known = meant.zip(record);
-        // And what came back with a restored etcd tells of what was.
-        let known = known.is_some_and(|(meant, record)| {
-            record.revision >= meant && record.revision > self.restored_through
-        });
+        // What came back with a restored etcd tells of what was, until its proxy has written again.
+        let is_written =
+            |record: i64| record.max(live.map_or(0, |live| live.revision)) > self.restored_through;
+        let known = known
+            .is_some_and(|(meant, record)| record.revision >= meant && is_written(record.revision));
         let served = record.map(|record| record.value.served.clone());
         let unknown = live.filter(|_| !known);
         let unknown = unknown.map(|live| live.value.api_server_id.as_deref().unwrap_or(id));
@@ -208,8 +211,12 @@ impl ClusterState {
         let read = self.natives.get(id).map(|(native, _)| native);
         let address = match (entry, read) {
             (Some(entry), _) => entry.value.address,
-            // It is absent: somebody else at its address replaces it.
-            (None, Some(read)) if !self.is_replaced(read.address) => read.address,
+            // It is absent: somebody else at its address replaces it, or a proxy is beside it.
+            (None, Some(read))
+                if !self.is_replaced(read.address) && !self.is_behind_proxy(id, read.address) =>
+            {
+                read.address
+            }
             _ => return None,
         };
         let newest = entry.is_some_and(|entry| self.endpoints.is_newest(entry));

@@ -170,10 +170,23 @@ impl ClusterState {
             Event::Apply(item) if topic == Topic::Live => Some(item.key.clone()),
             _ => None,
         };
-        let changed = self.take_value(topic, event, until);
-        written.into_iter().for_each(|id| self.note_proxied(&id));
+        let was_restored = written.as_ref().is_some_and(|id| self.is_restored(id));
+        let mut changed = self.take_value(topic, event, until);
+        if let Some(id) = written {
+            self.note_proxied(&id);
+            // It says again that its record is true.
+            changed |= was_restored && !self.is_restored(&id);
+        } else if topic == Topic::MasterLeases {
+            self.follow_proxied();
+        }
         self.custom_outdated |= changed && matches!(topic, Topic::Definitions | Topic::ApiServices);
         changed || permission && topic == Topic::MasterLeases
+    }
+
+    /// Whether its live key came with an etcd that was restored or replaced.
+    fn is_restored(&self, id: &str) -> bool {
+        let key = self.live.get(id);
+        key.is_some_and(|key| key.revision <= self.restored_through)
     }
 
     fn take_value(&mut self, topic: Topic, event: Event, until: Option<Instant>) -> bool {

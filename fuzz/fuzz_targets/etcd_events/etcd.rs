@@ -53,6 +53,17 @@ impl Etcd {
             .push((self.revision, topic, Event::Apply(item)));
     }
 
+    /// Live proxies write their keys again, as they were.
+    pub fn renew(&mut self) {
+        let live = self.keys.iter().filter(|((of, _), _)| *of == Topic::Live);
+        let live: Vec<_> = live
+            .map(|((_, key), item)| (key.clone(), item.value.clone()))
+            .collect();
+        for (key, value) in live {
+            self.put(Topic::Live, &key, value);
+        }
+    }
+
     /// In one transaction.
     pub fn delete(&mut self, keys: &[(Topic, String)]) {
         let removed = keys.iter().filter(|key| self.keys.remove(*key).is_some());

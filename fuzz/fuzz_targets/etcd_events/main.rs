@@ -144,6 +144,12 @@ async fn run(steps: impl Iterator<Item = Step>) {
                     }
                     tokio::time::sleep(LONG).await;
                 }
+                // After a restore records count once their proxies have written again.
+                etcd.lock().expect("a lock").renew();
+                for commander in &commands {
+                    let _ = commander.send(Command::Deliver(usize::MAX));
+                }
+                tokio::time::sleep(LONG).await;
                 proxy.take_all(&etcd);
                 proxy.settle(&etcd.lock().expect("a lock"));
             }

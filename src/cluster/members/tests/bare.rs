@@ -402,6 +402,33 @@ fn a_proxy_that_does_not_tell_of_the_process_beside_it_proves_nothing() {
 }
 
 #[test]
+fn an_apiserver_that_wrote_its_key_anew_after_etcd_had_paused_is_the_same() {
+    let (topic, first) = lease("10.0.0.2");
+    let mut state = state(vec![
+        (topic, first.clone()),
+        (Topic::Servers, record("b", B, 2)),
+        (Topic::Live, live("b", B, true, 3)),
+    ]);
+    let start = Instant::now();
+    let at = |seconds| start + Duration::from_secs(seconds);
+    take(&mut state, Topic::Live, Event::Delete("b".into()));
+    state.take((Topic::Live, Event::Progress(4)), at(0));
+    state.take((topic, Event::Progress(4)), at(0));
+    for (second, created) in [(60, 7), (120, 9)] {
+        let delete = Event::Delete("10.0.0.2".into());
+        state.take((topic, delete), at(second));
+        let anew = EtcdItem {
+            create_revision: created,
+            ..first.clone()
+        };
+        state.take((topic, Event::Apply(anew)), at(second + 1));
+        let asked = (B.parse().unwrap(), created);
+        state.bare_answered(asked, Err(NotRead::Silent), at(second + 1));
+        assert!(!snapshot(&state).peer_unknown, "{second}");
+    }
+}
+
+#[test]
 fn what_a_former_process_served_is_not_remembered_for_as_long_as_the_next_one_lives() {
     let (topic, first) = lease("10.0.0.2");
     let mut state = state(vec![(topic, first.clone())]);
