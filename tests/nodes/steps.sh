@@ -206,6 +206,8 @@ kill_kubelet() {
     before=$(fingerprint "$1")
     on "$1" pkill --signal KILL --exact kubelet
     until_done 60 "kubelet on $1" on "$1" curl --silent --fail http://127.0.0.1:10248/healthz
+    # In which it looks at its pods.
+    sleep 20
     [ "$before" = "$(fingerprint "$1")" ] || die "$1 is not as before"
 }
 

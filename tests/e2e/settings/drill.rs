@@ -87,6 +87,11 @@ async fn rerouting() {
     // The first answers after the change are whole already.
     assert_eq!(code(&admin, HPAS).await, 200);
     assert!(lists_autoscaling(&admin).await);
+    // The same if it starts so.
+    set(&mut cluster.proxy_a, "rerouting.enabled", "false").await;
+    cluster.proxy_a.terminate().await;
+    cluster.proxy_a.start_again().await;
+    assert_eq!(code(&admin.fresh(), HPAS).await, 404);
 }
 
 #[tokio::test]

@@ -13,6 +13,8 @@ use crate::rules::Verdict;
 use crate::table::{Request, Seen, Sort, Trouble, Wait, Window};
 use crate::writes::Write;
 
+/// Of an attempt of a read.
+const SHORT: Duration = Duration::from_millis(200);
 /// Requests that take longer are named, with what their attempts were answered.
 const SLOW: Duration = Duration::from_secs(10);
 
@@ -282,9 +284,12 @@ impl Book {
         });
     }
 
-    /// An attempt of a read ended.
+    /// An attempt of a read ended. What took no time need not be kept.
     pub fn waited(&self, from: Duration, what: String) {
         let until = self.now();
+        if until - from < SHORT {
+            return;
+        }
         self.seen().waits.push(Wait { from, until, what });
     }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use testkit::cut::Cut;
 use testkit::kube::{self, KubeApiServer};
-use testkit::process::Signal;
+use testkit::process::{Process, Signal};
 use testkit::proxy::Proxy;
 use testkit::wait::eventually;
 use time::OffsetDateTime;
@@ -27,8 +27,9 @@ const DELAY: Duration = Duration::from_millis(150);
 const LAG: Duration = Duration::from_millis(300);
 
 pub async fn inject(world: &World, book: &Arc<Book>, number: usize, fault: &Fault) {
-    let from = book.now();
+    let mut from = book.now();
     book.say(&fault.to_string());
+    look_for_proxy(world, book, fault.node).await;
     match fault.kind {
         Kind::Killed(part) | Kind::Terminated(part) | Kind::Frozen(part) => match part {
             Part::Apiserver => apiserver(world, book, fault).await,
@@ -37,7 +38,7 @@ pub async fn inject(world: &World, book: &Arc<Book>, number: usize, fault: &Faul
             Part::Etcd => etcd(world, fault).await,
         },
         Kind::Replaced => replace(world, book, fault.node).await,
-        Kind::Uninstalled => uninstall(world, book, fault).await,
+        Kind::Uninstalled => from = uninstall(world, book, fault).await,
         Kind::Unreachable => {
             let links = [Link::Clients, Link::Peers, Link::Etcd];
             let links = links.map(|link| world.links[fault.node].of(link));
@@ -123,10 +124,16 @@ async fn proxy(world: &World, book: &Book, fault: &Fault) {
     proxy.start_again().await;
 }
 
-async fn stop(proxy: &mut Proxy, book: &Book, node: usize) {
-    if let Some(status) = proxy.process().exited() {
-        book.violation(format!("proxy {node} has ended by itself: {status}"));
+/// Afterwards nobody could tell by whom it was ended.
+async fn look_for_proxy(world: &World, book: &Book, number: usize) {
+    let mut node = world.nodes[number].lock().await;
+    let proxy = node.proxy.as_mut().map(Proxy::process);
+    if let Some(status) = proxy.and_then(Process::exited) {
+        book.violation(format!("proxy {number} has ended by itself: {status}"));
     }
+}
+
+async fn stop(proxy: &mut Proxy, book: &Book, node: usize) {
     let status = proxy.terminate().await;
     if !status.success() {
         book.violation(format!("proxy {node} did not stop cleanly: {status}"));
@@ -179,8 +186,9 @@ async fn replace(world: &World, book: &Book, number: usize) {
 }
 
 /// Others reach the apiserver at the address that was the proxy's. The balancer knows that this node's clients would find
-/// only what its apiserver serves.
-async fn uninstall(world: &World, book: &Book, fault: &Fault) {
+/// only what its apiserver serves. While the apiserver is bare nobody may notice anything; returns the end of that time.
+async fn uninstall(world: &World, book: &Book, fault: &Fault) -> Duration {
+    let from = book.now();
     let (number, links) = (fault.node, &world.links[fault.node]);
     let mut node = world.nodes[number].lock().await;
     let clients = links.of(Link::Clients);
@@ -188,10 +196,13 @@ async fn uninstall(world: &World, book: &Book, fault: &Fault) {
     stop(node.proxy(), book, number).await;
     let peers = &links.of(Link::Peers)[0];
     let proxy = peers.lead_to(node.server.addr());
+    book.window(fault.kind, from);
     sleep(fault.lasts).await;
+    let until = book.now();
     peers.lead_to(proxy);
     node.proxy().start_again().await;
     clients.iter().for_each(Cut::restore);
+    until
 }
 
 async fn etcd(world: &World, fault: &Fault) {

@@ -104,9 +104,16 @@ impl Plan {
     }
 
     fn fault(&mut self, kind: Kind, not_at: Option<usize>) -> Fault {
-        let may_be = |node: &usize| Some(*node) != not_at && !(*node == KEPT && kind.ends_proxy());
+        let may_be = |node: &usize| {
+            Some(*node) != not_at
+                && !(*node == KEPT && kind.ends_proxy())
+                && (kind != UPGRADED || self.is_needless(*node))
+        };
         let nodes: Vec<_> = (0..NODES).filter(may_be).collect();
-        let node = self.random.one(&nodes);
+        // Or else one that is not upgraded.
+        let Some(node) = nodes.first().map(|_| self.random.one(&nodes)) else {
+            return self.fault(Kind::Stepped(90), not_at);
+        };
         let kind = match kind {
             UPGRADED => self.upgrade(node),
             kind => kind,
@@ -151,6 +158,14 @@ impl Plan {
         if !self.without[node].remove(&group) && elsewhere {
             self.without[node].insert(group);
         }
+    }
+
+    /// Whether others serve all that it serves, so that nobody need notice that it stops.
+    fn is_needless(&self, node: usize) -> bool {
+        let elsewhere = |group| (0..NODES).any(|it| it != node && self.serves(it, group));
+        GROUPS
+            .into_iter()
+            .all(|group| !self.serves(node, group) || elsewhere(group))
     }
 
     fn serves(&self, node: usize, group: Group) -> bool {

@@ -104,8 +104,11 @@ impl Run {
         let stories = start_informers(&world, &book, &mut informers).await;
         let mut clients = start_clients(&world, &book, seed);
         if let Course::Upgrades(minors) = course {
-            (0..NODES).for_each(|node| book.server_is_up(node, minors[0]));
             start_clients_of_versions(&world, &book, self, minors, &mut clients);
+        }
+        for (number, node) in world.nodes.iter().enumerate() {
+            let minor = node.lock().await.server.abilities().minor();
+            book.server_is_up(number, minor);
         }
         start_kubectl(&world, &book, seed, course, &mut clients);
         start_controlled(&world, &book, course, members, &mut clients);
@@ -129,7 +132,9 @@ impl Run {
         if let Some(file) = &self.picture {
             let what = format!("{course} of random faults, --seed {seed}");
             let svg = picture::draw(&what, &*samples.lock().unwrap(), KEPT);
-            std::fs::write(file, svg).expect("the picture");
+            if let Err(error) = std::fs::write(file, &svg) {
+                println!("no picture at {}: {error}", file.display());
+            }
         }
         let before = book.violations();
         compare(&world, &book, &reference, &stories).await;
@@ -502,7 +507,7 @@ async fn tell_rerouted(world: &World) {
     );
 }
 
-fn report(world: World, book: &Book, keep: bool, stories: &Stories) {
+fn report(mut world: World, book: &Book, keep: bool, stories: &Stories) {
     let seen = book.seen();
     let told: usize = stories
         .iter()
@@ -519,7 +524,8 @@ fn report(world: World, book: &Book, keep: bool, stories: &Stories) {
          {relists} relists: {violations} violations",
         stories.len()
     );
-    if keep || violations > 0 {
-        println!("kept: {}", world.dir.keep().display());
+    match keep || violations > 0 {
+        true => println!("kept: {}", world.dir.path().display()),
+        false => world.dir.disable_cleanup(false),
     }
 }

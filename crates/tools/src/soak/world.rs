@@ -118,7 +118,9 @@ impl World {
     /// `oldest`: the version that all apiservers have at first, if they are upgraded. Then they stop as an operator is told
     /// to have them stop, and differ by their versions alone.
     pub async fn start(oldest: Option<&'static Binary>, front: Front, run: &Run) -> Self {
-        let dir = tempfile::tempdir().expect("a directory");
+        let mut dir = tempfile::tempdir().expect("a directory");
+        // Not before it is known that nothing was wrong.
+        dir.disable_cleanup(true);
         let pki = pki(&dir);
         let mut addresses: Vec<_> = (0..NODES * NODES).map(|_| Loopback::new()).collect();
         let options = EtcdOptions {

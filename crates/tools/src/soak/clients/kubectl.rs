@@ -48,12 +48,12 @@ pub async fn run(name: String, kubectl: Kubectl, book: Arc<Book>, mut random: Ra
             || said("Error from server") && book.has_lost_a_version(from.saturating_sub(KNOWN));
         let verdict = match output.success {
             true => Verdict::Fine,
+            false if may_fail => Verdict::Failed(output.stderr),
             false if fails => {
                 let what = format!("{name}: {}: {}", command.join(" "), output.stderr.trim());
                 book.trouble(from, what);
                 Verdict::Failed(output.stderr)
             }
-            false if may_fail => Verdict::Failed(output.stderr),
             false => Verdict::Misled(output.stderr),
         };
         let exchange = Exchange {
