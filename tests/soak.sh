@@ -14,7 +14,7 @@
 # a table compares them.
 #
 # First it installs the Debian packages that are missing (tests/install.sh --tests; HAProxy too, if it is needed), and builds
-# kube-apiserver, kube-controller-manager and kubectl, once (tests/build-kubernetes.sh); other versions of Kubernetes may need
+# kube-apiserver and kube-controller-manager, once (tests/build-kubernetes.sh); other versions of Kubernetes may need
 # a later etcd (tests/fetch-etcd.sh).
 set -euo pipefail
 cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.."
@@ -27,8 +27,12 @@ tests/install.sh --tests
 if [[ " $* " == *" --upgrades "* ]]; then
     tests/install.sh --benches
 fi
-tests/build-kubernetes.sh kube-apiserver kube-controller-manager kubectl
-[ -z "${KUBE_INTEROP_APISERVERS:-}" ] || tests/fetch-etcd.sh
+programs=(kube-apiserver kube-controller-manager)
+if [ -n "${KUBE_INTEROP_APISERVERS:-}" ]; then
+    tests/fetch-etcd.sh
+    programs+=(kubectl)
+fi
+tests/build-kubernetes.sh "${programs[@]}"
 ulimit -n "$(ulimit -Hn)" || echo "soak: the limit of open files stays at $(ulimit -n)" >&2
 
 tests/cargo-build.sh kube-interop-proxy soak

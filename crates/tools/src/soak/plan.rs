@@ -29,7 +29,6 @@ pub struct Step {
 
 pub struct Plan {
     random: Random,
-    steps: usize,
     round: VecDeque<Kind>,
     without: [BTreeSet<Group>; NODES],
     /// The minor versions that the apiservers are upgraded and set back to.
@@ -38,8 +37,6 @@ pub struct Plan {
     now: [u32; NODES],
 }
 
-/// Before every so many steps everything is left alone for longer, until no trouble is explained any more.
-const LONG_PAUSE: usize = 4;
 /// What is seen shortly after one would else be the next one's.
 const BETWEEN_UPGRADES: Duration = Duration::from_secs(12);
 /// So that it takes as long whatever is in front.
@@ -83,7 +80,6 @@ impl Plan {
     pub fn new(seed: u64, minors: &[u32], now: [u32; NODES]) -> Self {
         Self {
             random: Random::new(seed),
-            steps: 0,
             round: VecDeque::new(),
             without: at_first(),
             minors: minors.to_vec(),
@@ -177,18 +173,21 @@ impl Iterator for Plan {
     type Item = Step;
 
     fn next(&mut self) -> Option<Step> {
-        self.steps += 1;
-        let pause = match self.steps.is_multiple_of(LONG_PAUSE) {
-            true => self.random.millis(13_000..16_000),
-            false => self.random.millis(500..4_000),
-        };
         let kind = self.kind();
+        // What nobody may notice comes when nothing else is an excuse any more.
+        let pause = match kind.excuses_requests() {
+            true => self.random.millis(500..4_000),
+            false => self.random.millis(13_000..16_000),
+        };
         let first = self.fault(kind, None);
         let mut faults = vec![first];
         if self.random.below(3) == 0 {
             let second = self.kind();
             // Two definitions of one step would have the same name.
-            if second == kind || touches_etcd(kind) && touches_etcd(second) {
+            let is_fit = second != kind
+                && !(touches_etcd(kind) && touches_etcd(second))
+                && kind.excuses_requests() == second.excuses_requests();
+            if !is_fit {
                 self.round.push_back(second);
             } else {
                 let node = faults[0].node;

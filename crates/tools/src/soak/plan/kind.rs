@@ -97,6 +97,10 @@ impl Kind {
         }
     }
 
+    pub fn excuses_requests(self) -> bool {
+        self.explains().contains(&Sort::Request)
+    }
+
     /// Whether reads may wait for its end: what no proxy can shorten. The client's own link or the proxy that it is
     /// connected to does nothing, or the apiserver waits for its member of etcd.
     pub fn holds_reads(self) -> bool {

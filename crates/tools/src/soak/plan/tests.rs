@@ -40,6 +40,8 @@ fn two_at_a_time_differ_in_node_and_kind_and_one_of_them_is_not_etcd() {
         };
         assert_ne!(one.node, other.node);
         assert_ne!(one.kind, other.kind);
+        let excuses = [one, other].map(|fault| fault.kind.excuses_requests());
+        assert_eq!(excuses[0], excuses[1]);
         assert!(!(touches_etcd(one.kind) && touches_etcd(other.kind)));
     }
 }
