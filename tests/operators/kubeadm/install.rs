@@ -123,11 +123,11 @@ impl Kubelet {
             if self.pods.contains_key(&file) {
                 continue;
             }
-            // What is written at this moment is read the next time.
-            let Ok(pod) = serde_yaml::from_str::<Value>(&text) else {
+            // What is written at this moment, and may be empty, is read the next time.
+            let pod = serde_yaml::from_str::<Value>(&text).unwrap_or_default();
+            let Some(name) = pod["metadata"]["name"].as_str().map(str::to_owned) else {
                 continue;
             };
-            let name = pod["metadata"]["name"].as_str().unwrap().to_owned();
             if self.ending.iter().any(|(ending, _)| *ending == name) {
                 continue;
             }
