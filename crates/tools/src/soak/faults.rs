@@ -21,6 +21,8 @@ use crate::world::{Node, World, runtime_config};
 const PATIENCE: Duration = Duration::from_secs(12);
 /// The same in an upgrade, as the kubelet does it with a pod.
 const GRACE: Duration = Duration::from_secs(30);
+/// In which others have read what a bare apiserver serves: where nobody answers they ask less and less often.
+const READ: Duration = Duration::from_secs(15);
 const LOADED: &str = "kube_interop_proxy_certificates_loaded_total";
 const DELAY: Duration = Duration::from_millis(150);
 /// Shorter than an election of etcd.
@@ -196,6 +198,7 @@ async fn uninstall(world: &World, book: &Book, fault: &Fault) -> Duration {
     stop(node.proxy(), book, number).await;
     let peers = &links.of(Link::Peers)[0];
     let proxy = peers.lead_to(node.server.addr());
+    sleep(READ).await;
     book.window(fault.kind, from);
     sleep(fault.lasts).await;
     let until = book.now();

@@ -122,7 +122,7 @@ impl Plan {
             Kind::Killed(_) | Kind::Terminated(_) | Kind::Switched | Kind::Upgraded(_) => {
                 self.random.millis(200..4_000)
             }
-            // Until the others have asked the apiserver what it serves.
+            // While the others know what the apiserver serves.
             Kind::Uninstalled => self.random.millis(20_000..40_000),
             _ => self.random.millis(500..10_000),
         };
