@@ -1,5 +1,6 @@
 //! Injects one fault, mends it, and waits until everything is ready again.
 
+use std::process::ExitStatus;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -77,12 +78,7 @@ pub async fn inject(world: &World, book: &Arc<Book>, number: usize, fault: &Faul
 async fn apiserver(world: &World, book: &Book, fault: &Fault) {
     let server = &mut world.nodes[fault.node].lock().await.server;
     match fault.kind {
-        Kind::Frozen(_) => {
-            server.process().signal(Signal::Stop);
-            sleep(fault.lasts).await;
-            server.process().signal(Signal::Cont);
-            return;
-        }
+        Kind::Frozen(_) => return freeze(&mut [server.process()], fault.lasts).await,
         Kind::Killed(_) => server.kill(),
         Kind::Upgraded([_, to]) => {
             book.server_stops(fault.node);
@@ -102,6 +98,16 @@ async fn apiserver(world: &World, book: &Book, fault: &Fault) {
     }
 }
 
+async fn freeze(processes: &mut [&mut Process], lasts: Duration) {
+    for process in &mut *processes {
+        process.signal(Signal::Stop);
+    }
+    sleep(lasts).await;
+    for process in processes {
+        process.signal(Signal::Cont);
+    }
+}
+
 async fn start(server: &mut KubeApiServer, book: &Book) {
     let start = book.starts();
     server.start_again();
@@ -113,12 +119,7 @@ async fn proxy(world: &World, book: &Book, fault: &Fault) {
     let mut node = world.nodes[fault.node].lock().await;
     let proxy = node.proxy();
     match fault.kind {
-        Kind::Frozen(_) => {
-            proxy.process().signal(Signal::Stop);
-            sleep(fault.lasts).await;
-            proxy.process().signal(Signal::Cont);
-            return;
-        }
+        Kind::Frozen(_) => return freeze(&mut [proxy.process()], fault.lasts).await,
         Kind::Killed(_) => proxy.kill(),
         _ => stop(proxy, book, fault.node).await,
     }
@@ -127,7 +128,7 @@ async fn proxy(world: &World, book: &Book, fault: &Fault) {
 }
 
 /// Afterwards nobody could tell by whom it was ended.
-async fn look_for_proxy(world: &World, book: &Book, number: usize) {
+pub async fn look_for_proxy(world: &World, book: &Book, number: usize) {
     let mut node = world.nodes[number].lock().await;
     let proxy = node.proxy.as_mut().map(Proxy::process);
     if let Some(status) = proxy.and_then(Process::exited) {
@@ -136,7 +137,10 @@ async fn look_for_proxy(world: &World, book: &Book, number: usize) {
 }
 
 async fn stop(proxy: &mut Proxy, book: &Book, node: usize) {
-    let status = proxy.terminate().await;
+    judge_end(book, node, proxy.terminate().await);
+}
+
+fn judge_end(book: &Book, node: usize, status: ExitStatus) {
     if !status.success() {
         book.violation(format!("proxy {node} did not stop cleanly: {status}"));
     }
@@ -148,14 +152,7 @@ async fn both(world: &World, book: &Book, fault: &Fault) {
     let proxy = proxy.as_mut().expect("a proxy");
     match fault.kind {
         Kind::Frozen(_) => {
-            let processes = [server.process(), proxy.process()];
-            let [server, proxy] = processes;
-            server.signal(Signal::Stop);
-            proxy.signal(Signal::Stop);
-            sleep(fault.lasts).await;
-            server.signal(Signal::Cont);
-            proxy.signal(Signal::Cont);
-            return;
+            return freeze(&mut [server.process(), proxy.process()], fault.lasts).await;
         }
         Kind::Killed(_) => {
             server.kill();
@@ -181,10 +178,7 @@ async fn replace(world: &World, book: &Book, number: usize) {
     })
     .await;
     let mut old = proxy.start_successor();
-    let status = old.wait(BOUND).await;
-    if !status.success() {
-        book.violation(format!("proxy {number} did not stop cleanly: {status}"));
-    }
+    judge_end(book, number, old.wait(BOUND).await);
 }
 
 /// Others reach the apiserver at the address that was the proxy's. The balancer knows that this node's clients would find

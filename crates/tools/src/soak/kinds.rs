@@ -38,6 +38,8 @@ pub const KINDS: [Kind; 4] = [
     },
 ];
 
+/// Which of them are HorizontalPodAutoscalers.
+pub const HPAS: usize = 1;
 /// Which of them are Jobs.
 pub const JOBS: usize = 2;
 

@@ -3,9 +3,9 @@
 //! Three members of etcd, three kube-apiservers that differ, a proxy beside each, and a balancer before the proxies.
 //! Readers, writers and informers of several users repeat requests as client-go does, controllers collect and kubectl runs,
 //! while parts are killed, stopped, frozen and replaced, proxies uninstalled, connections cut, delayed and silenced,
-//! certificates replaced, groups switched on and off, and CRDs created and deleted. At the end everything is compared with etcd's own history. Or the apiservers are upgraded, and
-//! what the same clients see is also counted without a proxy and with HAProxy in its place. `tests/soak.sh` builds what it
-//! needs.
+//! certificates replaced, groups switched on and off, and CRDs created and deleted. At the end everything is compared with
+//! etcd's own history. Or the apiservers are upgraded, and what the same clients see is also counted without a proxy and with
+//! HAProxy in its place. `tests/soak.sh` builds what it needs.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,

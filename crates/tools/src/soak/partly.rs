@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use serde_json::{Value, json};
 
-use crate::kinds::ANCHOR;
+use crate::kinds::{ANCHOR, HPAS, KINDS};
 
 /// Something that is always there, read by an API version that only some serve.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -70,10 +70,7 @@ pub const OF_A_GROUP: Resource = Resource {
     group_version: "autoscaling/v1",
     kind: "HorizontalPodAutoscaler",
     plural: "horizontalpodautoscalers",
-    content: || {
-        let target = json!({"apiVersion": "apps/v1", "kind": "Deployment", "name": "it"});
-        ("spec", json!({"maxReplicas": 2, "scaleTargetRef": target}))
-    },
+    content: || ("spec", KINDS[HPAS].object(&Value::Null)["spec"].take()),
     since: 0,
 };
 /// The newest first.

@@ -22,7 +22,7 @@ use crate::clients::stream::Streams;
 use crate::clients::writer::Writer;
 use crate::clients::{self, Session, controlled, reader};
 use crate::exchange::Outcome;
-use crate::faults::inject;
+use crate::faults::{inject, look_for_proxy};
 use crate::front::{Front, NativeProxy};
 use crate::informed::{self, Story};
 use crate::kinds::{KINDS, USERS};
@@ -473,11 +473,9 @@ async fn write_last(world: &World, book: &Arc<Book>, kind: usize) -> i64 {
 
 async fn examine_proxies(world: &World, book: &Book, samples: &Samples) {
     for (number, node) in world.nodes.iter().enumerate() {
+        look_for_proxy(world, book, number).await;
         let mut node = node.lock().await;
         let proxy = node.proxy().process();
-        if let Some(status) = proxy.exited() {
-            book.violation(format!("proxy {number} has ended by itself: {status}"));
-        }
         let log = std::fs::read_to_string(proxy.log()).unwrap_or_default();
         for line in log.lines().filter(|line| line.contains("panicked")) {
             book.violation(format!("proxy {number}: {line}"));
