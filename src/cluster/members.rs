@@ -125,9 +125,9 @@ impl ClusterState {
         let address = entry.value.address;
         !self.has_newest_record(id)
             && self.live.get(id).is_none()
-            && !self.is_behind_proxy(id, address)
             && address != self.own_endpoint
             && !self.live.has_address(address)
+            && !self.is_behind_proxy(id, address)
     }
 
     /// Whether a proxy with another ID names this as its apiserver's; or has named it, and what is at this address is found
