@@ -181,8 +181,8 @@ impl Asking {
             false => self.reader.client.reset(),
         }
         attempts.has_record = self.inputs.candidates.borrow().get(&self.server) == Some(&true);
-        let answer = attempts.conclude(result, Instant::now());
-        (answer, attempts.pause(every))
+        let now = Instant::now();
+        (attempts.conclude(result, now), attempts.pause(every, now))
     }
 
     fn log(&self, error: Option<&ReadError>) {

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -10,7 +11,7 @@ use crate::client::ClientError;
 use crate::kube::gvr::ServedSet;
 use crate::kube::version::KubernetesVersion;
 use crate::local::reader::ReadError;
-use crate::retry::{Backoff, jittered};
+use crate::retry::jittered;
 use crate::routing::table::{Server, ServerKind};
 
 /// The user of native peers in requests to each other; its group is [`GROUP`].
@@ -98,8 +99,8 @@ pub(super) const SETTLE: Duration = Duration::from_millis(250);
 /// While an apiserver that was not read yet answers with failures.
 const STARTING: Duration = Duration::from_secs(1);
 
-/// While nobody answers.
-const BACKOFF: Backoff = Backoff::between(Duration::from_secs(1), Duration::from_secs(30));
+/// While nobody answers: a quarter of the time for which nobody has, and within this.
+const SILENCE: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(30);
 
 /// So many failures in a row do not unmake what was read: a server that has much to do is still a target.
 const TOLERATED: u32 = 2;
@@ -112,9 +113,7 @@ const DOUBTED: u32 = 3;
 /// What the attempts to read the address of what may be a bare apiserver say together.
 #[derive(Debug, Default)]
 pub(super) struct Attempts {
-    /// Attempts in a row that nobody answered.
-    silent: u32,
-    /// When the first of them ended.
+    /// When the first of those attempts ended that nobody has answered since.
     since: Option<Instant>,
     /// Failures that are still tolerated.
     tolerated: u32,
@@ -151,7 +150,7 @@ impl Attempts {
             Ok(_) if self.doubted > 0 => {
                 self.doubted -= 1;
                 self.doubts = true;
-                (self.silent, self.since) = (0, None);
+                self.since = None;
                 return None;
             }
             Ok(native) => {
@@ -183,21 +182,23 @@ impl Attempts {
             Ok(_) => TOLERATED,
             Err(_) => 0,
         };
-        match answer {
-            Err(NotRead::Nobody | NotRead::Silent) => self.silent = self.silent.saturating_add(1),
-            _ => (self.silent, self.since) = (0, None),
+        if !matches!(answer, Err(NotRead::Nobody | NotRead::Silent)) {
+            self.since = None;
         }
         Some(answer)
     }
 
-    pub(super) fn pause(&self, every: Duration) -> Duration {
-        match self.silent {
+    pub(super) fn pause(&self, every: Duration, now: Instant) -> Duration {
+        match self.since {
+            Some(since) => {
+                let pause = (now - since) / 4;
+                jittered(pause.clamp(*SILENCE.start(), *SILENCE.end()))
+            }
             // Soon certain.
-            0 if self.doubts => jittered(SETTLE),
+            None if self.doubts => jittered(SETTLE),
             // It is starting.
-            0 if (1..DOUBTED).contains(&self.doubted) => jittered(every.min(STARTING)),
-            0 => jittered(every),
-            silent => BACKOFF.random_pause(silent),
+            None if (1..DOUBTED).contains(&self.doubted) => jittered(every.min(STARTING)),
+            None => jittered(every),
         }
     }
 }
@@ -346,30 +347,31 @@ mod tests {
 
     #[test]
     fn while_nobody_answers_the_pauses_grow() {
-        let (mut attempts, every) = (Attempts::default(), Duration::from_secs(10));
-        for least in [500, 1000, 2000, 4000, 8000, 15_000, 15_000] {
-            attempts.conclude(refused(), Instant::now());
-            let pause = attempts.pause(every);
-            assert!(pause >= Duration::from_millis(least), "{pause:?}");
-            assert!(pause <= BACKOFF.longest);
+        let (mut attempts, start) = (Attempts::default(), Instant::now());
+        let every = Duration::from_secs(10);
+        for (silent, longest) in [(0, 1), (4, 1), (20, 5), (60, 15), (600, 30)] {
+            let now = start + Duration::from_secs(silent);
+            attempts.conclude(refused(), now);
+            let pause = attempts.pause(every, now).as_secs_f64() / f64::from(longest);
+            assert!((0.5..=1.0).contains(&pause), "{silent} s: {pause}");
         }
-        attempts.conclude(failed(), Instant::now());
-        assert!(attempts.pause(every) <= every);
+        attempts.conclude(failed(), start);
+        assert!(attempts.pause(every, Instant::now()) <= every);
     }
 
     #[test]
     fn an_answer_that_is_doubted_is_soon_certain_and_who_starts_is_asked_each_second() {
         let (mut attempts, every) = (Attempts::new(), Duration::from_secs(10));
         attempts.conclude(failed(), Instant::now());
-        assert!((SETTLE..=STARTING).contains(&attempts.pause(every)));
+        assert!((SETTLE..=STARTING).contains(&attempts.pause(every, Instant::now())));
         for _ in 0..FIRST_DOUBTED {
             assert!(attempts.conclude(read(), Instant::now()).is_none());
-            assert!(attempts.pause(every) <= SETTLE);
+            assert!(attempts.pause(every, Instant::now()) <= SETTLE);
         }
         assert!(matches!(
             attempts.conclude(read(), Instant::now()),
             Some(Ok(_))
         ));
-        assert!(attempts.pause(every) > STARTING);
+        assert!(attempts.pause(every, Instant::now()) > STARTING);
     }
 }
