@@ -18,9 +18,10 @@ use crate::wait::eventually;
 const HOSTS: [&str; 3] = ["cp-a", "cp-b", "cp-c"];
 const IDS: [&str; 3] = ["a", "b", "c"];
 /// As deploy/README.md asks for it: at least the proxy's delay and drain, and what a busy machine needs.
-const APISERVER_DELAY: &str = "--shutdown-delay-duration=7s";
+const APISERVER_DELAY: &str = "--shutdown-delay-duration=10s";
 const DELAY: &str = "1s";
-const DRAIN: &str = "5s";
+/// On a busy machine etcd takes seconds to tell how far it is.
+const DRAIN: &str = "8s";
 /// Without proxies nothing ends the watches of an apiserver that stops. This much later it is killed.
 const GRACE: Duration = Duration::from_secs(2);
 /// For an apiserver whose delay is over, and that has no watches any more.

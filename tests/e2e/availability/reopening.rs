@@ -1,4 +1,4 @@
-//! Informers that open their watch anew every other second. What they watch does not change, so each comes back with the
+//! Informers that open their watch anew every few seconds. What they watch does not change, so each comes back with the
 //! revision of its list, also while the last server drains that has its history.
 
 use std::collections::BTreeMap;
@@ -27,7 +27,7 @@ const RESOURCES: [Resource; 5] = [
 ];
 const OF_EACH: usize = 4;
 /// How long a watch is open. Less than the drain takes.
-const SECONDS: u64 = 2;
+const SECONDS: u64 = 3;
 const BACKOFF: Duration = Duration::from_millis(100);
 
 /// Who ends the watches of an informer.
