@@ -422,7 +422,7 @@ roll_back() {
 
 # The last node leaves the cluster with everything that kubeadm knows of, and joins it again.
 step_rejoin() {
-    local node token flag=--patches prepared=()
+    local node token asks flag=--patches prepared=()
     node=$(last)
     [ "$node" != cp-1 ] || { say 'a single node cannot join'; return; }
     timed "$node: kubeadm reset" kubeadm_on "$node" reset --force --cri-socket "$cri"
@@ -443,9 +443,15 @@ step_rejoin() {
         --discovery-token-unsafe-skip-ca-verification --apiserver-advertise-address "$(address "$node")" --node-name "$node" \
         --cri-socket "$cri" --ignore-preflight-errors all "${prepared[@]}" || die "kubeadm failed: $(tail -n 5 "$state/$node/kubeadm.log")"
     on "$node" cp "$here/nodes/talk.yaml" $manifests/
-    say "it listens on $(listening "$node")"
+    asks=$(on "$node" sed -n 's/^ *server: //p' /etc/kubernetes/kubelet.conf)
+    say "it listens on $(listening "$node"); its kubelet asks $asks"
+    # ControlPlaneKubeletLocalMode
+    ! since 33 || [ "$asks" = "https://$(address "$node"):6443" ] || die 'kubelet does not ask its own node'
     timed "$node: install" install_on "$node" --layout "$layout" --image kube-interop-proxy:next --image-archive "$state/next.tar"
+    until_done 60 "a sign of life from the kubelet of $node" renewed_since "$node" "$(renewed "$node")"
 }
+renewed() { kubectl_on cp-1 --namespace kube-node-lease get lease "$1" --output jsonpath='{.spec.renewTime}'; }
+renewed_since() { [ "$(renewed "$1")" != "$2" ]; }
 
 serial() { # NODE: of the certificate that the node shows to clients
     on "$1" sh -c "openssl s_client -connect $(address "$1"):6443 </dev/null 2>/dev/null | openssl x509 -noout -serial"
