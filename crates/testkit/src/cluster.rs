@@ -1,5 +1,6 @@
 //! Two different apiserver doubles, real etcd, and a proxy for each double.
 
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
@@ -125,9 +126,20 @@ impl Ground {
         (address, listener, TlsAcceptor::from(Arc::new(tls)))
     }
 
-    pub fn proxy(&self, id: &str, api_server: std::net::SocketAddr) -> ProxyOptions {
+    pub fn proxy(&self, id: &str, api_server: SocketAddr) -> ProxyOptions {
         let endpoint = self.etcd.endpoint();
         ProxyOptions::new(binary(), self.dir.path(), &self.pki, api_server, &endpoint).server_id(id)
+    }
+
+    /// A proxy beside a hand-written server, which says nothing of use but that it is ready.
+    pub async fn proxy_beside(&self, server: SocketAddr) -> Proxy {
+        let proxy = Proxy::start(self.proxy("a", server)).await;
+        eventually("it sees its server, and etcd is read", LONG, async || {
+            let status = proxy.statusz().await;
+            status["server"]["initialized"] == true && status["etcd"]["synced"] == true
+        })
+        .await;
+        proxy
     }
 }
 

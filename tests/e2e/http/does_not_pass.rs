@@ -8,19 +8,21 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use testkit::addr::Loopback;
 use testkit::client::Client;
 use testkit::cluster::{Ground, LONG, Single};
-use testkit::proxy::{Proxy, Until};
+use testkit::proxy::Proxy;
 use testkit::raw::{END_HEADERS, END_STREAM, HEADERS, PREFACE, SETTINGS, frame};
 use testkit::wait::eventually;
 
-/// An apiserver of HTTP/1.1 whose answers below `/told` are these bytes.
+/// An apiserver of HTTP/1.1 whose answers below `/told` are these bytes, and a proxy beside it.
 struct Verbatim {
-    addr: std::net::SocketAddr,
     answer: Arc<Mutex<Vec<u8>>>,
+    proxy: Proxy,
+    ground: Ground,
     _address: Loopback,
 }
 
 impl Verbatim {
-    async fn start(ground: &Ground) -> Self {
+    async fn start() -> Self {
+        let ground = Ground::new().await;
         let (address, listener, acceptor) = ground.listen(&["http/1.1"]).await;
         let addr = listener.local_addr().unwrap();
         let answer = Arc::new(Mutex::new(Vec::new()));
@@ -47,8 +49,9 @@ impl Verbatim {
             }
         });
         Self {
-            addr,
             answer,
+            proxy: ground.proxy_beside(addr).await,
+            ground,
             _address: address,
         }
     }
@@ -56,31 +59,8 @@ impl Verbatim {
     fn tell(&self, answer: &[u8]) {
         *self.answer.lock().unwrap() = answer.to_vec();
     }
-}
 
-struct World {
-    server: Verbatim,
-    proxy: Proxy,
-    ground: Ground,
-}
-
-impl World {
-    async fn new() -> Self {
-        let ground = Ground::new().await;
-        let server = Verbatim::start(&ground).await;
-        let proxy = ground.proxy("a", server.addr).until(Until::Live);
-        let proxy = Proxy::start(proxy).await;
-        eventually("it is seen to be initialized", LONG, async || {
-            proxy.statusz().await["server"]["initialized"] == true
-        })
-        .await;
-        Self {
-            server,
-            proxy,
-            ground,
-        }
-    }
-
+    /// Of the proxy, over HTTP/1.1 and over HTTP/2.
     fn clients(&self) -> [Client; 2] {
         let client = self.proxy.client(&self.ground.pki).cert("admin");
         [client.http1(), client.http2()]
@@ -89,12 +69,12 @@ impl World {
 
 #[tokio::test]
 async fn interim_answers_are_dropped_and_the_final_one_is_whole() {
-    let world = World::new().await;
-    world.server.tell(
+    let server = Verbatim::start().await;
+    server.tell(
         b"HTTP/1.1 102 Processing\r\nX-Interim: 1\r\n\r\nHTTP/1.1 103 Early Hints\r\nX-Interim: 2\r\n\r\n\
           HTTP/1.1 200 OK\r\nX-Final: yes\r\nContent-Length: 5\r\n\r\nwhole",
     );
-    for client in world.clients() {
+    for client in server.clients() {
         let answer = client.get("/told").await;
         assert_eq!((answer.code(), answer.text()), (200, "whole".to_owned()));
         assert_eq!(answer.header("x-final"), "yes");
@@ -104,11 +84,11 @@ async fn interim_answers_are_dropped_and_the_final_one_is_whole() {
 
 #[tokio::test]
 async fn a_body_that_ends_with_its_connection_is_whole() {
-    let world = World::new().await;
+    let server = Verbatim::start().await;
     let mut told = b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n".to_vec();
     told.extend(vec![b'x'; 200_000]);
-    world.server.tell(&told);
-    for client in world.clients() {
+    server.tell(&told);
+    for client in server.clients() {
         for _ in 0..2 {
             let answer = client.get("/told").await;
             assert_eq!((answer.code(), answer.body.len()), (200, 200_000));
@@ -118,14 +98,14 @@ async fn a_body_that_ends_with_its_connection_is_whole() {
 
 #[tokio::test]
 async fn bodies_that_are_cut_off_are_never_taken_for_whole() {
-    let world = World::new().await;
+    let server = Verbatim::start().await;
     for told in [
         "HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhalf",
         "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n4\r\nhalf\r\n",
         "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n9\r\nhalf",
     ] {
-        world.server.tell(told.as_bytes());
-        for client in world.clients() {
+        server.tell(told.as_bytes());
+        for client in server.clients() {
             let answer = client.try_get("/told").await;
             assert!(answer.is_err(), "{told:?}: {answer:?}");
         }
@@ -134,15 +114,15 @@ async fn bodies_that_are_cut_off_are_never_taken_for_whole() {
 
 #[tokio::test]
 async fn answers_that_can_be_read_in_two_ways_are_not_passed_on() {
-    let world = World::new().await;
+    let server = Verbatim::start().await;
     for told in [
         "HTTP/1.1 200 OK\r\nContent-Length: 3\r\nContent-Length: 4\r\n\r\nabcd",
         "HTTP/1.1 200 OK\r\nContent-Length: +4\r\n\r\nabcd",
         "HTTP/1.1 banana\r\n\r\n",
         "\0\0\0",
     ] {
-        world.server.tell(told.as_bytes());
-        for client in world.clients() {
+        server.tell(told.as_bytes());
+        for client in server.clients() {
             let answer = client.try_get("/told").await;
             // An error of ours, or a stream that is cut off: nothing of what was said.
             let passed = answer.is_ok_and(|answer| answer.code() != 503);
@@ -153,11 +133,9 @@ async fn answers_that_can_be_read_in_two_ways_are_not_passed_on() {
 
 #[tokio::test]
 async fn bytes_beyond_ascii_pass_in_headers() {
-    let world = World::new().await;
-    world
-        .server
-        .tell(b"HTTP/1.1 200 OK\r\nX-Bytes: caf\xe9 \xe2\x82\xac\r\nContent-Length: 2\r\n\r\nok");
-    for client in world.clients() {
+    let server = Verbatim::start().await;
+    server.tell(b"HTTP/1.1 200 OK\r\nX-Bytes: caf\xe9 \xe2\x82\xac\r\nContent-Length: 2\r\n\r\nok");
+    for client in server.clients() {
         let answer = client.get("/told").await;
         assert_eq!(
             answer.headers["x-bytes"].as_bytes(),

@@ -8,10 +8,9 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsAcceptor;
 
 use testkit::addr::Loopback;
-use testkit::cluster::{Ground, LONG};
-use testkit::proxy::{Proxy, Until};
+use testkit::cluster::Ground;
+use testkit::proxy::Proxy;
 use testkit::raw::{GOAWAY, HEADERS, RESET, SETTINGS, frame};
-use testkit::wait::eventually;
 
 /// What a server of HTTP/2 writes, in one piece, when it has read the header of a request on this stream.
 pub type Script = fn(u32) -> Vec<u8>;
@@ -101,10 +100,6 @@ async fn serve(
 pub async fn scripted(script: Script) -> (Ground, Scripted, Proxy) {
     let ground = Ground::new().await;
     let server = Scripted::start(&ground, script).await;
-    let proxy = Proxy::start(ground.proxy("a", server.addr).until(Until::Live)).await;
-    eventually("it is seen to be initialized", LONG, async || {
-        proxy.statusz().await["server"]["initialized"] == true
-    })
-    .await;
+    let proxy = ground.proxy_beside(server.addr).await;
     (ground, server, proxy)
 }

@@ -10,7 +10,6 @@ use testkit::client::Client;
 use testkit::cluster::{Ground, LONG, Single};
 use testkit::double::{Double, DoubleOptions, v1_20};
 use testkit::proxy::{Proxy, Until};
-use testkit::wait::eventually;
 
 /// A server that answers every header it reads at once, and takes whatever follows for the next request: what Go's does
 /// not do, and what must not be relied on.
@@ -80,16 +79,7 @@ impl Hasty {
 async fn a_connection_that_still_waits_for_a_body_is_never_used_again() {
     let ground = Ground::new().await;
     let server = Hasty::start(&ground).await;
-    let proxy = Proxy::start(ground.proxy("a", server.addr).until(Until::Live)).await;
-    eventually(
-        "it is seen to be ready, and etcd is read",
-        LONG,
-        async || {
-            let status = proxy.statusz().await;
-            status["server"]["initialized"] == true && status["etcd"]["synced"] == true
-        },
-    )
-    .await;
+    let proxy = ground.proxy_beside(server.addr).await;
     for (round, upgrade) in ["", "Connection: Upgrade\r\nUpgrade: SPDY/3.1\r\n"]
         .into_iter()
         .enumerate()

@@ -4,33 +4,31 @@ mod corpus;
 mod lengths;
 mod streams;
 
-use std::net::SocketAddr;
-
 use corpus::{CHUNKS, Case, Expect, LAST, LINES};
 use lengths::LENGTHS;
 
 use crate::http::strict_server::Witness;
 use testkit::client::Client;
-use testkit::cluster::{Ground, LONG};
-use testkit::double::{Double, Recorded, v1_20};
-use testkit::proxy::{Proxy, Until};
+use testkit::cluster::{Ground, Single};
+use testkit::double::Recorded;
+use testkit::proxy::Proxy;
 use testkit::raw;
-use testkit::wait::eventually;
 
 /// What is asked by somebody else, over the same upstream connections, after each attack.
 const VICTIM: &str = "GET /victim [] as kubernetes-admin";
 
-struct World {
+/// A proxy beside an apiserver that tells what it has seen.
+struct Witnessed {
     witness: Witness,
     proxy: Proxy,
     ground: Ground,
 }
 
-impl World {
+impl Witnessed {
     async fn new() -> Self {
         let ground = Ground::new().await;
         let witness = Witness::start(&ground).await;
-        let proxy = initialized(&ground, witness.addr()).await;
+        let proxy = ground.proxy_beside(witness.addr()).await;
         witness.take();
         Self {
             witness,
@@ -121,49 +119,31 @@ fn without_body(request: &str) -> String {
     format!("{head} {user}")
 }
 
-/// A proxy beside an apiserver that says nothing of use but that it is ready.
-async fn initialized(ground: &Ground, addr: SocketAddr) -> Proxy {
-    let proxy = Proxy::start(ground.proxy("a", addr).until(Until::Live)).await;
-    eventually(
-        "it is seen to be initialized, and etcd is read",
-        LONG,
-        async || {
-            let status = proxy.statusz().await;
-            status["server"]["initialized"] == true && status["etcd"]["synced"] == true
-        },
-    )
-    .await;
-    proxy
-}
-
 #[tokio::test]
 async fn a_request_has_one_length_or_is_refused() {
-    World::new().await.check(LENGTHS).await;
+    Witnessed::new().await.check(LENGTHS).await;
 }
 
 #[tokio::test]
 async fn chunks_that_can_be_read_in_two_ways_never_become_a_body() {
-    World::new().await.check(CHUNKS).await;
+    Witnessed::new().await.check(CHUNKS).await;
 }
 
 #[tokio::test]
 async fn lines_that_can_be_read_in_two_ways_never_become_a_request() {
-    World::new().await.check(LINES).await;
+    Witnessed::new().await.check(LINES).await;
 }
 
 #[tokio::test]
 async fn an_apiserver_of_http2_sees_the_same() {
-    let ground = Ground::new().await;
-    let double: Double = ground.double(v1_20()).await;
-    let proxy = Proxy::start(ground.proxy("a", double.addr()).until(Until::Ready)).await;
-    double.take_requests();
-    let alice = proxy.client(&ground.pki).cert("alice");
+    let single = Single::new().await;
+    let alice = single.client().cert("alice");
     let cases = [LENGTHS, CHUNKS, LINES].concat();
     let mut codes = Vec::new();
     for (number, case) in cases.iter().enumerate() {
         codes.push(ask(&alice, number, case).await);
     }
-    let requests = double.take_requests().into_iter();
+    let requests = single.double.take_requests().into_iter();
     let requests = requests.filter(|request| request.user != "system:kube-interop-proxy");
     let seen = requests.map(|request| {
         let Recorded {

@@ -1,6 +1,6 @@
 //! Smuggling over HTTP/2 to an HTTP/1.1 apiserver: fields must not become additional lines. And ambiguous paths.
 
-use super::World;
+use super::Witnessed;
 use testkit::raw::{self, Outcome};
 
 type Field = (&'static [u8], &'static [u8]);
@@ -17,7 +17,7 @@ fn usual(more: &[Field]) -> Vec<Field> {
 
 #[tokio::test]
 async fn a_stream_is_one_request_or_none() {
-    let world = World::new().await;
+    let attacked = Witnessed::new().await;
     let smuggled: &[u8] = b"0\r\n\r\nGET /smuggled HTTP/1.1\r\nHost: x\r\n\r\n";
     let refused: [(&str, Vec<Field>, &[u8]); 33] = [
         (
@@ -173,8 +173,8 @@ async fn a_stream_is_one_request_or_none() {
         ),
     ];
     for (name, fields, body) in refused {
-        let outcome = raw::http2(&world.attacker(), &fields, Some(body)).await;
-        let seen = world.seen(name).await;
+        let outcome = raw::http2(&attacked.attacker(), &fields, Some(body)).await;
+        let seen = attacked.seen(name).await;
         // The header of a body that turns out to be of another length may be on its way already.
         let whole = seen
             .iter()
@@ -198,27 +198,27 @@ async fn a_stream_is_one_request_or_none() {
             b"hello",
         ),
     ] {
-        let outcome = raw::http2(&world.attacker(), &usual(&more), Some(body)).await;
+        let outcome = raw::http2(&attacked.attacker(), &usual(&more), Some(body)).await;
         assert_eq!(outcome, Outcome::Answered(200), "{name}");
         assert_eq!(
-            world.seen(name).await,
+            attacked.seen(name).await,
             ["POST /told [hello] as alice"],
             "{name}"
         );
     }
     let body = smuggled.escape_ascii();
-    let outcome = raw::http2(&world.attacker(), &usual(&[]), Some(smuggled)).await;
+    let outcome = raw::http2(&attacked.attacker(), &usual(&[]), Some(smuggled)).await;
     assert_eq!(outcome, Outcome::Answered(200));
     assert_eq!(
-        world.seen("chunks").await,
+        attacked.seen("chunks").await,
         [format!("POST /told [{body}] as alice")]
     );
 }
 
 #[tokio::test]
 async fn a_path_that_some_read_as_another_arrives_as_it_is_or_not_at_all() {
-    let world = World::new().await;
-    let admin = world.proxy.client(&world.ground.pki).cert("alice");
+    let attacked = Witnessed::new().await;
+    let alice = attacked.attacker();
     // Those with whom an apiserver, which knows no `/told`, would be somewhere else.
     for path in [
         "/told/../api/v1/secrets",
@@ -243,15 +243,15 @@ async fn a_path_that_some_read_as_another_arrives_as_it_is_or_not_at_all() {
         "/told?a=%0d%0ab",
     ] {
         let line = format!("GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
-        let codes = raw::codes(&raw::http1(&admin, line.as_bytes()).await);
+        let codes = raw::codes(&raw::http1(&alice, line.as_bytes()).await);
         let fields: [(&[u8], &[u8]); 4] = [
             (b":method", b"GET"),
             SCHEME,
             AUTHORITY,
             (b":path", path.as_bytes()),
         ];
-        let outcome = raw::http2(&admin, &fields, None).await;
-        let seen = world.seen(path).await;
+        let outcome = raw::http2(&alice, &fields, None).await;
+        let seen = attacked.seen(path).await;
         assert_eq!(
             (codes, outcome),
             (vec![200], Outcome::Answered(200)),
