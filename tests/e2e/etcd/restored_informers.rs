@@ -20,9 +20,9 @@ use crate::watches::resources::kube_client_at;
 use testkit::client::Client;
 use testkit::cluster::{Ground, REROUTED};
 use testkit::double::kept::write;
-use testkit::kube::KubeApiServer;
+use testkit::pair::Pair;
 use testkit::process::Signal;
-use testkit::proxy::{Proxy, Until};
+use testkit::proxy::Proxy;
 use testkit::wait::eventually;
 
 const MAPS: &str = "/api/v1/namespaces/default/configmaps";
@@ -68,13 +68,6 @@ async fn in_etcd(ground: &Ground) -> BTreeSet<String> {
     names.map(|key| key[prefix.len()..].to_owned()).collect()
 }
 
-/// Two apiservers, each with a proxy.
-struct World {
-    ground: Ground,
-    servers: [KubeApiServer; 2],
-    proxies: [Proxy; 2],
-}
-
 struct Informers {
     known: Vec<Names>,
     tasks: JoinSet<()>,
@@ -100,146 +93,122 @@ impl Informers {
 
 #[tokio::test]
 async fn informers_end_with_what_a_restored_etcd_holds() {
-    let mut world = World::new().await;
-    world.informers_end_with_what_etcd_holds(false).await;
+    let pair = Pair::options().proxies(|options| options.set("watch.bookmarkOnShutdown", "true"));
+    let mut pair = pair.start().await;
+    informers_end_with_what_etcd_holds(&mut pair, false).await;
     // The proxies see etcd only when it has come as far again: their etcd watches go on as if nothing had been.
-    world.informers_end_with_what_etcd_holds(true).await;
+    informers_end_with_what_etcd_holds(&mut pair, true).await;
 }
 
-impl World {
-    async fn new() -> Self {
-        let ground = Ground::bootstrapped().await;
-        let (a, b) = tokio::join!(
-            KubeApiServer::start(ground.kube("cp-a"), &ground.pki),
-            KubeApiServer::start(ground.kube("cp-b"), &ground.pki),
-        );
-        let proxy = |id, server: &KubeApiServer| {
-            let options = ground.proxy(id, server.addr());
-            Proxy::start(
-                options
-                    .set("watch.bookmarkOnShutdown", "true")
-                    .until(Until::Ready),
-            )
-        };
-        let (proxy_a, proxy_b) = tokio::join!(proxy("a", &a), proxy("b", &b));
-        Self {
-            ground,
-            servers: [a, b],
-            proxies: [proxy_a, proxy_b],
-        }
-    }
+/// `are_frozen`: whether the proxies are while etcd is restored, until it has come as far again.
+async fn informers_end_with_what_etcd_holds(pair: &mut Pair, are_frozen: bool) {
+    let round = if are_frozen { "frozen" } else { "awake" };
+    create(pair.a.admin(), &format!("kept-{round}"), KEPT).await;
+    let mut informers = informed_by_b(pair).await;
+    back_up_and_write(pair, &informers).await;
+    restore(pair, are_frozen).await;
+    restart_one_after_the_other(pair, round).await;
+    informers
+        .all_know(&pair.ground, "they know what etcd holds")
+        .await;
+    pair.until_histories_are_known().await;
+    informers.tasks.shutdown().await;
+}
 
-    /// `are_frozen`: whether the proxies are while etcd is restored, until it has come as far again.
-    async fn informers_end_with_what_etcd_holds(&mut self, are_frozen: bool) {
-        let round = if are_frozen { "frozen" } else { "awake" };
-        create(self.servers[0].admin(), &format!("kept-{round}"), KEPT).await;
-        let mut informers = self.informed_by_b().await;
-        self.back_up_and_write(&informers).await;
-        self.restore(are_frozen).await;
-        self.restart_one_after_the_other(round).await;
-        informers
-            .all_know(&self.ground, "they know what etcd holds")
-            .await;
-        for proxy in &self.proxies {
-            eventually("histories count again", LONGER, async || {
-                let page = proxy.statusz().await;
-                page["server"]["historyStart"].is_i64() && page["peers"][0]["historyStart"].is_i64()
-            })
-            .await;
-        }
-        informers.tasks.shutdown().await;
+/// The watches of A's clients begin at B, and stay there.
+async fn informed_by_b(pair: &mut Pair) -> Informers {
+    let of_maps = [("resource", "configmaps")];
+    let before = pair.proxy_a.metric(REROUTED, &of_maps).await;
+    pair.a.process().signal(Signal::Stop);
+    let mut tasks = JoinSet::new();
+    let known: Vec<Names> = (0..INFORMERS).map(|_| Names::default()).collect();
+    for (names, proxy) in known.iter().zip(proxies(pair).into_iter().cycle()) {
+        let client = kube_client_at(proxy.addr(), &pair.ground, "restored");
+        tasks.spawn(inform(names.clone(), client));
     }
+    let informers = Informers { known, tasks };
+    informers
+        .all_know(&pair.ground, "they know what is there")
+        .await;
+    // Lists and watches.
+    let are_sent_to_b = |count| count >= before + INFORMERS as f64;
+    pair.proxy_a
+        .until_metric(REROUTED, &of_maps, are_sent_to_b)
+        .await;
+    pair.a.process().signal(Signal::Cont);
+    informers
+}
 
-    /// The watches of A's clients begin at B, and stay there.
-    async fn informed_by_b(&mut self) -> Informers {
-        let of_maps = [("resource", "configmaps")];
-        let before = self.proxies[0].metric(REROUTED, &of_maps).await;
-        self.servers[0].process().signal(Signal::Stop);
-        let mut tasks = JoinSet::new();
-        let known: Vec<Names> = (0..INFORMERS).map(|_| Names::default()).collect();
-        for (number, names) in known.iter().enumerate() {
-            let address = self.proxies[number % self.proxies.len()].addr();
-            let client = kube_client_at(address, &self.ground, "restored");
-            tasks.spawn(inform(names.clone(), client));
-        }
-        let informers = Informers { known, tasks };
-        informers
-            .all_know(&self.ground, "they know what is there")
-            .await;
-        // Lists and watches.
-        let are_sent_to_b = |count| count >= before + INFORMERS as f64;
-        self.proxies[0]
-            .until_metric(REROUTED, &of_maps, are_sent_to_b)
-            .await;
-        self.servers[0].process().signal(Signal::Cont);
-        informers
+fn proxies(pair: &Pair) -> [&Proxy; 2] {
+    [&pair.proxy_a, &pair.proxy_b]
+}
+
+/// What is written here will be lost.
+async fn back_up_and_write(pair: &mut Pair, informers: &Informers) {
+    let etcd = &mut pair.ground.etcd;
+    etcd.back_up().await;
+    let backed_up = write(&mut etcd.client().await, "/registry/other", &json!(0)).await;
+    let admin = pair.a.admin();
+    eventually("the apiserver writes again", LONGER, async || {
+        let made = admin.request("POST", MAPS, r#"{"metadata": {"name": "first"}}"#);
+        matches!(made.await.code(), 201 | 409)
+    })
+    .await;
+    create(admin, "lost", LOST).await;
+    informers
+        .all_know(&pair.ground, "they know what will be lost")
+        .await;
+    // By these keys they notice.
+    eventually("the proxies have written since", LONGER, async || {
+        let live = "/kube-interop-proxy/registry/live/";
+        let keys = pair.ground.etcd.below(live).await;
+        let are_newer = keys.iter().all(|key| key.mod_revision() > backed_up);
+        keys.len() == proxies(pair).len() && are_newer
+    })
+    .await;
+}
+
+async fn restore(pair: &mut Pair, are_frozen: bool) {
+    let mut before = Vec::new();
+    for proxy in proxies(pair) {
+        before.push(topics(&proxy.statusz().await));
     }
-
-    /// What is written here will be lost.
-    async fn back_up_and_write(&mut self, informers: &Informers) {
-        let etcd = &mut self.ground.etcd;
-        etcd.back_up().await;
-        let backed_up = write(&mut etcd.client().await, "/registry/other", &json!(0)).await;
-        let admin = self.servers[0].admin();
-        eventually("the apiserver writes again", LONGER, async || {
-            let made = admin.request("POST", MAPS, r#"{"metadata": {"name": "first"}}"#);
-            matches!(made.await.code(), 201 | 409)
+    if are_frozen {
+        pair.proxy_a.stop();
+        pair.proxy_b.stop();
+    }
+    pair.ground.etcd.restore().await;
+    // Written past the apiservers: these wait for revisions that etcd has not reached again.
+    let mut etcd = pair.ground.etcd.client().await;
+    for number in 0..LATER {
+        etcd.put("/registry/other", number.to_string(), None)
+            .await
+            .unwrap();
+    }
+    if are_frozen {
+        pair.proxy_a.cont();
+        pair.proxy_b.cont();
+    }
+    for (proxy, before) in proxies(pair).into_iter().zip(&before) {
+        until_all_is_listed_again(proxy, before).await;
+        eventually("both histories are void", LONGER, async || {
+            let page = proxy.statusz().await;
+            let known = [&page["server"], &page["peers"][0]];
+            let are_void = known.iter().all(|it| it["historyStart"].is_null());
+            are_void.then_some(()).ok_or(page)
         })
         .await;
-        create(admin, "lost", LOST).await;
-        informers
-            .all_know(&self.ground, "they know what will be lost")
-            .await;
-        // By these keys they notice.
-        eventually("the proxies have written since", LONGER, async || {
-            let live = "/kube-interop-proxy/registry/live/";
-            let keys = self.ground.etcd.below(live).await;
-            let are_newer = keys.iter().all(|key| key.mod_revision() > backed_up);
-            keys.len() == self.proxies.len() && are_newer
-        })
-        .await;
     }
+}
 
-    async fn restore(&mut self, are_frozen: bool) {
-        let mut before = Vec::new();
-        for proxy in &self.proxies {
-            before.push(topics(&proxy.statusz().await));
-        }
-        if are_frozen {
-            self.proxies.iter_mut().for_each(Proxy::stop);
-        }
-        self.ground.etcd.restore().await;
-        // Written past the apiservers: these wait for revisions that etcd has not reached again.
-        let mut etcd = self.ground.etcd.client().await;
-        for number in 0..LATER {
-            etcd.put("/registry/other", number.to_string(), None)
-                .await
-                .unwrap();
-        }
-        if are_frozen {
-            self.proxies.iter_mut().for_each(Proxy::cont);
-        }
-        for (proxy, before) in self.proxies.iter().zip(&before) {
-            until_all_is_listed_again(proxy, before).await;
-            eventually("both histories are void", LONGER, async || {
-                let page = proxy.statusz().await;
-                let known = [&page["server"], &page["peers"][0]];
-                let are_void = known.iter().all(|it| it["historyStart"].is_null());
-                are_void.then_some(()).ok_or(page)
-            })
-            .await;
-        }
-    }
-
-    async fn restart_one_after_the_other(&mut self, round: &str) {
-        let mut etcd = self.ground.etcd.client().await;
-        for (server, id) in self.servers.iter_mut().zip(["a", "b"]) {
-            server.stop().await;
-            // An apiserver that starts at the very revision that the one before has delivered last goes on with its watches.
-            etcd.put("/registry/other", id, None).await.unwrap();
-            server.start_again();
-            server.wait_ready().await;
-            create(server.admin(), &format!("{id}-{round}"), 2).await;
-        }
+async fn restart_one_after_the_other(pair: &mut Pair, round: &str) {
+    let mut etcd = pair.ground.etcd.client().await;
+    for (server, id) in [(&mut pair.a, "a"), (&mut pair.b, "b")] {
+        server.stop().await;
+        // An apiserver that starts at the very revision that the one before has delivered last goes on with its watches.
+        etcd.put("/registry/other", id, None).await.unwrap();
+        server.start_again();
+        server.wait_ready().await;
+        create(server.admin(), &format!("{id}-{round}"), 2).await;
     }
 }
