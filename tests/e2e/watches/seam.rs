@@ -1,7 +1,6 @@
 //! What can go wrong where a watch goes on at another apiserver. These are doubles whose objects a real etcd keeps.
 //! Whatever happens, a client gets each change once and in order, or a clean end after which it misses nothing.
 
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use etcd_client::Client as EtcdClient;
@@ -13,11 +12,11 @@ use testkit::cluster::{Ground, HPAS_IN_DEFAULT, LONG};
 use testkit::double::kept::{key, write};
 use testkit::double::watch::AT_FIRST_WATCH;
 use testkit::double::{
-    Double, DoubleOptions, Fault, KeptInEtcd, Phase, Preset, ScriptedAnswer, v1_20, v1_36,
+    Double, DoubleOptions, Fault, KeptInEtcd, Phase, ScriptedAnswer, v1_20, v1_36,
 };
 use testkit::etcd::Etcd;
 use testkit::nodes::HANDED_OVER;
-use testkit::proxy::{Proxy, ProxyOptions, Until, until_histories_are_known};
+use testkit::proxy::{Proxy, Until, until_histories_are_known};
 use testkit::wait::eventually;
 
 const EXPIRED: &str = "kube_interop_proxy_expired_watches_total";
@@ -25,74 +24,64 @@ const EXPIRED: &str = "kube_interop_proxy_expired_watches_total";
 const USUAL: &str = "usual";
 
 /// Doubles, each with a proxy. Watches are opened at the first one.
-struct World {
+struct Nodes {
     doubles: Vec<Double>,
     proxies: Vec<Proxy>,
     etcd: EtcdClient,
     ground: Ground,
 }
 
-impl World {
-    async fn new(count: usize) -> Self {
-        let ground = Ground::new().await;
-        let kept = vec![KeptInEtcd::new(&ground.etcd); count];
-        Self::on(ground, &kept, v1_36(), |options| options).await
-    }
+/// How they are started.
+struct NodesOptions {
+    doubles: Vec<DoubleOptions>,
+    ground: Ground,
+}
 
-    /// Two, one of which speaks only HTTP/1.1: this one.
-    async fn http1(number: usize) -> Self {
-        let ground = Ground::new().await;
-        let kept = vec![KeptInEtcd::new(&ground.etcd); 2];
-        let alpn = |server| match server == number {
-            true => vec!["http/1.1"],
-            false => vec!["h2", "http/1.1"],
-        };
-        Self::speaking(ground, &kept, v1_36(), alpn, |options| options).await
-    }
-
-    /// `first`: what the first apiserver is.
-    async fn on(
-        ground: Ground,
-        kept: &[Arc<KeptInEtcd>],
-        first: Preset,
-        change: impl Fn(ProxyOptions) -> ProxyOptions,
-    ) -> Self {
-        let alpn = |_| vec!["h2", "http/1.1"];
-        Self::speaking(ground, kept, first, alpn, change).await
-    }
-
-    async fn speaking(
-        ground: Ground,
-        kept: &[Arc<KeptInEtcd>],
-        first: Preset,
-        alpn: impl Fn(usize) -> Vec<&'static str>,
-        change: impl Fn(ProxyOptions) -> ProxyOptions,
-    ) -> Self {
+impl NodesOptions {
+    /// `settings`: of all proxies.
+    async fn start(self, settings: &[(&str, &str)]) -> Nodes {
+        let ground = self.ground;
         let (mut doubles, mut proxies) = (Vec::new(), Vec::new());
-        for (number, kept) in kept.iter().enumerate() {
-            let preset = if number == 0 { first.clone() } else { v1_36() };
-            let mut options = DoubleOptions::new(ground.pki.dir(), preset).kept(kept);
-            options.alpn = alpn(number);
+        for (number, options) in self.doubles.into_iter().enumerate() {
             let double = Double::start(options).await;
-            let options = ground.proxy(&format!("s{number}"), double.addr());
-            proxies.push(Proxy::start(change(patient(options)).until(Until::Ready)).await);
+            let mut options = patient(ground.proxy(&format!("s{number}"), double.addr()));
+            for (key, value) in settings {
+                options = options.set(key, value);
+            }
+            proxies.push(Proxy::start(options.until(Until::Ready)).await);
             doubles.push(double);
         }
         let all: Vec<_> = proxies.iter().collect();
         eventually("all are known", LONG, async || {
             let status = all[0].statusz().await;
             let peers = status["peers"].as_array().into_iter().flatten();
-            peers.filter(|peer| peer["target"] == true).count() == kept.len() - 1
+            peers.filter(|peer| peer["target"] == true).count() == all.len() - 1
         })
         .await;
         until_histories_are_known(&all).await;
         let etcd = ground.etcd.client().await;
-        Self {
+        Nodes {
             doubles,
             proxies,
             etcd,
             ground,
         }
+    }
+}
+
+impl Nodes {
+    /// So many of 1.36, whose objects are in one etcd.
+    async fn options(count: usize) -> NodesOptions {
+        let ground = Ground::new().await;
+        let double = DoubleOptions::new(ground.pki.dir(), v1_36());
+        NodesOptions {
+            doubles: vec![double.kept(&KeptInEtcd::new(&ground.etcd)); count],
+            ground,
+        }
+    }
+
+    async fn new(count: usize) -> Self {
+        Self::options(count).await.start(&[]).await
     }
 
     async fn write(&mut self, resource: &str, namespace: &str, name: &str) -> i64 {
@@ -338,35 +327,35 @@ fn refusals() -> Vec<(&'static str, Fault)> {
 }
 
 /// Each of them in a namespace of its name, and a watch there whose apiserver has stopped.
-async fn refused(world: &mut World) -> Vec<(&'static str, Told)> {
+async fn refused(nodes: &mut Nodes) -> Vec<(&'static str, Told)> {
     let mut watches = Vec::new();
     for (namespace, fault) in refusals() {
-        world.doubles[1].set_fault(&path(namespace, false), Some(fault));
-        watches.push((namespace, world.open(namespace).await));
+        nodes.doubles[1].set_fault(&path(namespace, false), Some(fault));
+        watches.push((namespace, nodes.open(namespace).await));
     }
-    world.until_proved().await;
-    world.stop().await;
+    nodes.until_proved().await;
+    nodes.stop().await;
     let namespaces: Vec<_> = watches.iter().map(|(namespace, _)| *namespace).collect();
-    world.until_asked(1, &namespaces).await;
+    nodes.until_asked(1, &namespaces).await;
     watches
 }
 
 #[tokio::test]
 async fn a_server_that_refuses_or_lies_spoils_no_watch() {
-    let mut world = World::new(2).await;
-    let mut watches = refused(&mut world).await;
-    world.restart().await;
+    let mut nodes = Nodes::new(2).await;
+    let mut watches = refused(&mut nodes).await;
+    nodes.restart().await;
     for (namespace, told) in &mut watches {
-        let revision = world.write("secrets", namespace, "x").await;
+        let revision = nodes.write("secrets", namespace, "x").await;
         told.expect(revision).await;
     }
-    assert_eq!(world.handed_over("ended").await, 0.0);
+    assert_eq!(nodes.handed_over("ended").await, 0.0);
 }
 
 /// Its apiserver says that it stops, and still serves it.
 #[tokio::test]
 async fn a_server_that_does_not_go_on_takes_no_watch_from_one_that_serves_it() {
-    let mut world = World::new(2).await;
+    let mut nodes = Nodes::new(2).await;
     let mut watches = Vec::new();
     let begins = [
         ("goes-back", event("MODIFIED", 3, "x")),
@@ -379,31 +368,29 @@ async fn a_server_that_does_not_go_on_takes_no_watch_from_one_that_serves_it() {
             .body(format!("{first}\n"))
             .in_pieces(1 << 20, Duration::ZERO);
         let fault = Fault::Answer(Box::new(answer));
-        world.doubles[1].set_fault(&path(namespace, false), Some(fault));
-        watches.push((namespace, world.open(namespace).await));
+        nodes.doubles[1].set_fault(&path(namespace, false), Some(fault));
+        watches.push((namespace, nodes.open(namespace).await));
     }
-    world.until_proved().await;
-    world.doubles[0].set_phase(Phase::Terminating);
+    nodes.until_proved().await;
+    nodes.doubles[0].set_phase(Phase::Terminating);
     for (namespace, told) in &mut watches {
-        world.until_asked(1, &[namespace]).await;
-        let revision = world.write("secrets", namespace, "x").await;
+        nodes.until_asked(1, &[namespace]).await;
+        let revision = nodes.write("secrets", namespace, "x").await;
         told.expect(revision).await;
     }
-    assert_eq!(world.handed_over("continued").await, 0.0);
+    assert_eq!(nodes.handed_over("continued").await, 0.0);
 }
 
 #[tokio::test]
 async fn what_only_a_server_that_refuses_could_tell_is_not_jumped_over() {
-    let ground = Ground::new().await;
-    let kept = vec![KeptInEtcd::new(&ground.etcd); 2];
-    let short = |options: ProxyOptions| options.set("watch.handOverTimeout", "20s");
-    let mut world = World::on(ground, &kept, v1_36(), short).await;
-    let mut watches = refused(&mut world).await;
+    let options = Nodes::options(2).await;
+    let mut nodes = options.start(&[("watch.handOverTimeout", "20s")]).await;
+    let mut watches = refused(&mut nodes).await;
     let mut missed = Vec::new();
     for (namespace, _) in &watches {
-        missed.push(world.write("secrets", namespace, "y").await);
+        missed.push(nodes.write("secrets", namespace, "y").await);
     }
-    world.restart().await;
+    nodes.restart().await;
     for ((namespace, told), missed) in watches.iter_mut().zip(missed) {
         told.end().await;
         let seen = told.changes[..].to_vec();
@@ -411,36 +398,36 @@ async fn what_only_a_server_that_refuses_could_tell_is_not_jumped_over() {
         let from = told.bookmark.unwrap_or(seen[0]);
         assert!(seen[0] <= from && from < missed, "{namespace}: {from}");
         // It comes back.
-        world.doubles[1].set_fault(&path(namespace, false), None);
+        nodes.doubles[1].set_fault(&path(namespace, false), None);
         let again = format!("{}{from}", path(namespace, true));
-        world.open_path(&again).await.expect(missed).await;
+        nodes.open_path(&again).await.expect(missed).await;
     }
 }
 
 /// Without a shutdown delay its `/readyz` never says that it stops: its port closes, and the process waits for its watches.
 #[tokio::test]
 async fn an_apiserver_that_has_closed_its_port_need_not_wait_for_its_watches() {
-    let mut world = World::new(2).await;
-    let mut told = world.open(USUAL).await;
-    world.until_proved().await;
-    world.doubles[0].close_port();
-    world.until_nothing_holds(0).await;
-    told.expect(world.write("secrets", USUAL, "x").await).await;
-    assert_eq!(world.handed_over("continued").await, 1.0);
-    assert_eq!(world.handed_over("ended").await, 0.0);
+    let mut nodes = Nodes::new(2).await;
+    let mut told = nodes.open(USUAL).await;
+    nodes.until_proved().await;
+    nodes.doubles[0].close_port();
+    nodes.until_nothing_holds(0).await;
+    told.expect(nodes.write("secrets", USUAL, "x").await).await;
+    assert_eq!(nodes.handed_over("continued").await, 1.0);
+    assert_eq!(nodes.handed_over("ended").await, 0.0);
 }
 
 #[tokio::test]
 async fn the_only_apiserver_need_not_wait_for_its_watches_either() {
-    let mut world = World::new(1).await;
-    let mut told = world.open(USUAL).await;
-    world.until_proved().await;
-    world.doubles[0].close_port();
-    world.until_nothing_holds(0).await;
-    world.restart().await;
-    told.expect(world.write("secrets", USUAL, "x").await).await;
-    assert_eq!(world.handed_over("continued").await, 1.0);
-    assert_eq!(world.handed_over("ended").await, 0.0);
+    let mut nodes = Nodes::new(1).await;
+    let mut told = nodes.open(USUAL).await;
+    nodes.until_proved().await;
+    nodes.doubles[0].close_port();
+    nodes.until_nothing_holds(0).await;
+    nodes.restart().await;
+    told.expect(nodes.write("secrets", USUAL, "x").await).await;
+    assert_eq!(nodes.handed_over("continued").await, 1.0);
+    assert_eq!(nodes.handed_over("ended").await, 0.0);
 }
 
 /// A watch that is held may miss a change and end. Its client then comes back with the last bookmark, and needs a server that
@@ -448,48 +435,50 @@ async fn the_only_apiserver_need_not_wait_for_its_watches_either() {
 #[tokio::test]
 async fn before_a_watch_is_held_older_apiservers_begin_their_watch_caches() {
     const ASKED: &str = "/api/v1/secrets?limit=1";
-    let mut world = World::new(2).await;
-    world.doubles[1].change_preset(|_| v1_20());
-    world.until_last_is(0, "1.20", 0).await;
-    let mut told = world.open(USUAL).await;
-    world.until_proved().await;
-    assert_eq!(world.doubles[1].count(ASKED), 0);
-    world.doubles[0].close_port();
-    world.until_nothing_holds(0).await;
-    assert_eq!(world.doubles[1].count(ASKED), 1);
-    world.restart().await;
-    told.expect(world.write("secrets", USUAL, "x").await).await;
-    assert_eq!(world.handed_over("continued").await, 1.0);
+    let mut nodes = Nodes::new(2).await;
+    nodes.doubles[1].change_preset(|_| v1_20());
+    nodes.until_last_is(0, "1.20", 0).await;
+    let mut told = nodes.open(USUAL).await;
+    nodes.until_proved().await;
+    assert_eq!(nodes.doubles[1].count(ASKED), 0);
+    nodes.doubles[0].close_port();
+    nodes.until_nothing_holds(0).await;
+    assert_eq!(nodes.doubles[1].count(ASKED), 1);
+    nodes.restart().await;
+    told.expect(nodes.write("secrets", USUAL, "x").await).await;
+    assert_eq!(nodes.handed_over("continued").await, 1.0);
 }
 
 /// 1.36 ends them cleanly after a minute; 1.20 breaks them off.
 #[tokio::test]
 async fn a_watch_that_ends_because_the_only_apiserver_stops_waits_for_it() {
-    let mut world = World::new(1).await;
-    let mut told = world.open(USUAL).await;
-    world.until_proved().await;
-    world.doubles[0].close_port();
+    let mut nodes = Nodes::new(1).await;
+    let mut told = nodes.open(USUAL).await;
+    nodes.until_proved().await;
+    nodes.doubles[0].close_port();
     eventually("its port is closed", LONG, async || {
-        world.proxies[0].statusz().await["server"]["initialized"] == false
+        nodes.proxies[0].statusz().await["server"]["initialized"] == false
     })
     .await;
-    world.doubles[0].end_watches();
-    world.until_nothing_holds(0).await;
-    world.restart().await;
-    told.expect(world.write("secrets", USUAL, "y").await).await;
-    assert_eq!(world.handed_over("continued").await, 1.0);
-    assert_eq!(world.handed_over("ended").await, 0.0);
+    nodes.doubles[0].end_watches();
+    nodes.until_nothing_holds(0).await;
+    nodes.restart().await;
+    told.expect(nodes.write("secrets", USUAL, "y").await).await;
+    assert_eq!(nodes.handed_over("continued").await, 1.0);
+    assert_eq!(nodes.handed_over("ended").await, 0.0);
 }
 
 #[tokio::test]
 async fn a_watch_goes_on_from_and_at_an_apiserver_that_speaks_only_http1() {
     for number in 0..2 {
-        let mut world = World::http1(number).await;
-        let mut told = world.open(USUAL).await;
-        world.until_proved().await;
-        world.stop().await;
-        told.expect(world.write("secrets", USUAL, "x").await).await;
-        assert_eq!(world.handed_over("continued").await, 1.0);
+        let mut options = Nodes::options(2).await;
+        options.doubles[number].alpn = vec!["http/1.1"];
+        let mut nodes = options.start(&[]).await;
+        let mut told = nodes.open(USUAL).await;
+        nodes.until_proved().await;
+        nodes.stop().await;
+        told.expect(nodes.write("secrets", USUAL, "x").await).await;
+        assert_eq!(nodes.handed_over("continued").await, 1.0);
     }
 }
 
@@ -497,24 +486,22 @@ async fn a_watch_goes_on_from_and_at_an_apiserver_that_speaks_only_http1() {
 async fn who_waits_for_a_busy_server_that_can_go_on_is_not_ended() {
     /// 64 are opened at a server at a time: the last ones after 9 s.
     const WATCHES: usize = 400;
-    let ground = Ground::new().await;
-    let kept = vec![KeptInEtcd::new(&ground.etcd); 2];
-    let short = |options: ProxyOptions| options.set("watch.handOverTimeout", "5s");
-    let mut world = World::on(ground, &kept, v1_36(), short).await;
-    let mut watches = world.open_many(WATCHES).await;
-    let first = world.write("secrets", USUAL, "x").await;
+    let options = Nodes::options(2).await;
+    let mut nodes = options.start(&[("watch.handOverTimeout", "5s")]).await;
+    let mut watches = nodes.open_many(WATCHES).await;
+    let first = nodes.write("secrets", USUAL, "x").await;
     for told in &mut watches {
         told.expect(first).await;
     }
-    world.until_proved().await;
+    nodes.until_proved().await;
     let slow = Fault::Delay(Duration::from_millis(1500));
-    world.doubles[1].set_fault(&path(USUAL, false), Some(slow));
-    world.stop().await;
-    let second = world.write("secrets", USUAL, "x").await;
+    nodes.doubles[1].set_fault(&path(USUAL, false), Some(slow));
+    nodes.stop().await;
+    let second = nodes.write("secrets", USUAL, "x").await;
     for told in &mut watches {
         told.expect(second).await;
     }
-    assert_eq!(world.handed_over("ended").await, 0.0);
+    assert_eq!(nodes.handed_over("ended").await, 0.0);
 }
 
 /// Of two peers that can go on, one answers everything but that.
@@ -525,21 +512,21 @@ async fn who_waits_for_a_server_that_answers_nobody_goes_on_elsewhere() {
     const AT_A_TIME: usize = 64;
     /// From when these are opened until the server is tried again: they wait 5 s, and others go elsewhere for as long.
     const ROUND: u64 = 10;
-    let mut world = World::new(3).await;
-    let mut watches = world.open_many(WATCHES).await;
-    world.until_proved().await;
-    world.doubles[1].set_fault(&path(USUAL, false), Some(Fault::Hang));
+    let mut nodes = Nodes::new(3).await;
+    let mut watches = nodes.open_many(WATCHES).await;
+    nodes.until_proved().await;
+    nodes.doubles[1].set_fault(&path(USUAL, false), Some(Fault::Hang));
     let begun = Instant::now();
-    world.stop().await;
-    let seen = world.write("secrets", USUAL, "x").await;
+    nodes.stop().await;
+    let seen = nodes.write("secrets", USUAL, "x").await;
     for told in &mut watches {
         told.expect(seen).await;
     }
-    let asked = world.doubles[1].count(&path(USUAL, false));
+    let asked = nodes.doubles[1].count(&path(USUAL, false));
     // Who comes when it has not been asked for a while tries it again. Else the 300 that prefer it would all ask, within 25 s.
     let rounds = (1 + begun.elapsed().as_secs() / ROUND).max(3) as usize;
     assert!((1..=rounds * AT_A_TIME).contains(&asked), "{asked}");
-    assert_eq!(world.handed_over("ended").await, 0.0);
+    assert_eq!(nodes.handed_over("ended").await, 0.0);
 }
 
 /// A file that is being written may lack the CA of its client for a moment.
@@ -547,20 +534,19 @@ async fn who_waits_for_a_server_that_answers_nobody_goes_on_elsewhere() {
 async fn a_watch_that_waits_does_not_end_because_a_file_is_half_written() {
     const LOADED: &str = "kube_interop_proxy_certificates_loaded_total";
     const HELD: &str = "kube_interop_proxy_watches_held";
-    let mut ground = Ground::new().await;
-    ground.pki.add_ca("other-ca", "another CA");
-    let read = |file| std::fs::read(ground.pki.path(file)).unwrap();
+    let mut options = Nodes::options(1).await;
+    let pki = &mut options.ground.pki;
+    pki.add_ca("other-ca", "another CA");
+    let read = |file| std::fs::read(pki.path(file)).unwrap();
     let (good, other) = (read("ca.crt"), read("other-ca.crt"));
-    let users = ground.pki.path("users.crt");
+    let users = pki.path("users.crt");
     std::fs::write(&users, &good).unwrap();
-    let file = users.to_str().unwrap().to_owned();
-    let kept = vec![KeptInEtcd::new(&ground.etcd)];
-    let own_users = |options: ProxyOptions| options.set("serving.clientCAFile", &file);
-    let mut world = World::on(ground, &kept, v1_36(), own_users).await;
-    let mut told = world.open(USUAL).await;
-    world.until_proved().await;
-    world.stop().await;
-    let proxy = &world.proxies[0];
+    let own_users = [("serving.clientCAFile", users.to_str().unwrap())];
+    let mut nodes = options.start(&own_users).await;
+    let mut told = nodes.open(USUAL).await;
+    nodes.until_proved().await;
+    nodes.stop().await;
+    let proxy = &nodes.proxies[0];
     proxy.until_metric(HELD, &[], |held| held == 1.0).await;
     for (number, file) in [&other, &good].into_iter().enumerate() {
         std::fs::write(&users, file).unwrap();
@@ -568,59 +554,59 @@ async fn a_watch_that_waits_does_not_end_because_a_file_is_half_written() {
         let serving = [("files", "serving")];
         proxy.until_metric(LOADED, &serving, is_read).await;
     }
-    world.restart().await;
-    told.expect(world.write("secrets", USUAL, "x").await).await;
-    assert_eq!(world.handed_over("ended").await, 0.0);
+    nodes.restart().await;
+    told.expect(nodes.write("secrets", USUAL, "x").await).await;
+    assert_eq!(nodes.handed_over("ended").await, 0.0);
 }
 
 /// The watch cache of a custom resource begins at its first use, after the history of its apiserver.
 #[tokio::test]
 async fn an_apiserver_whose_watch_cache_begins_when_it_is_asked_is_asked_again() {
-    let mut world = World::new(1).await;
-    let mut told = world.open(USUAL).await;
-    world.until_proved().await;
-    world.stop().await;
-    world.doubles[0].start_again().await;
-    world.doubles[0].set_history_start(AT_FIRST_WATCH);
-    world.doubles[0].set_ready(true);
+    let mut nodes = Nodes::new(1).await;
+    let mut told = nodes.open(USUAL).await;
+    nodes.until_proved().await;
+    nodes.stop().await;
+    nodes.doubles[0].start_again().await;
+    nodes.doubles[0].set_history_start(AT_FIRST_WATCH);
+    nodes.doubles[0].set_ready(true);
     eventually("it goes on", LONG, async || {
         let [continued, ended] = [
-            world.handed_over("continued").await,
-            world.handed_over("ended").await,
+            nodes.handed_over("continued").await,
+            nodes.handed_over("ended").await,
         ];
         assert_eq!(ended, 0.0);
         continued == 1.0
     })
     .await;
-    told.expect(world.write("secrets", USUAL, "x").await).await;
+    told.expect(nodes.write("secrets", USUAL, "x").await).await;
 }
 
 /// A client comes back from before the watch caches of all apiservers, as to a custom resource that nobody has watched there.
 #[tokio::test]
 async fn a_watch_that_comes_back_goes_on_from_where_etcd_shows_that_nothing_changed() {
-    let mut world = World::new(2).await;
-    let since = world.revision().await;
-    world.write("secrets", "other", "x").await;
-    world.write("secrets", "changed", "x").await;
+    let mut nodes = Nodes::new(2).await;
+    let since = nodes.revision().await;
+    nodes.write("secrets", "other", "x").await;
+    nodes.write("secrets", "changed", "x").await;
     // As leases are renewed.
-    let mut etcd = world.ground.etcd.client().await;
+    let mut etcd = nodes.ground.etcd.client().await;
     let renewing = tokio::spawn(async move {
         for _ in 0..600 {
             write(&mut etcd, "/other", &json!(0)).await;
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
     });
-    let mut told = world.come_back(USUAL, since).await;
-    world.until_expired("avoided", 1.0).await;
-    told.expect(world.write("secrets", USUAL, "x").await).await;
+    let mut told = nodes.come_back(USUAL, since).await;
+    nodes.until_expired("avoided", 1.0).await;
+    told.expect(nodes.write("secrets", USUAL, "x").await).await;
     // Nobody has had the history from there, which may be that of another etcd.
     for (namespace, since) in [("changed", since), ("unchanged", 2)] {
-        let before = world.expired("passed").await;
-        let mut told = world.come_back(namespace, since).await;
+        let before = nodes.expired("passed").await;
+        let mut told = nodes.come_back(namespace, since).await;
         let event = told.stream.next_event(LONG).await.unwrap().unwrap();
         assert_eq!(event["object"]["code"], 410, "{namespace}: {event}");
         assert_eq!(told.stream.next_event(LONG).await.unwrap(), None);
-        world.until_expired("passed", before + 1.0).await;
+        nodes.until_expired("passed", before + 1.0).await;
     }
     renewing.abort();
 }
@@ -631,141 +617,141 @@ async fn the_only_apiserver_is_asked_until_it_is_busy_no_more() {
     /// More than those are asked that answer otherwise.
     const TIMES: usize = 5;
     for status in [429, 503] {
-        let mut world = World::new(1).await;
-        let mut told = world.open(USUAL).await;
-        world.until_proved().await;
-        world.stop().await;
+        let mut nodes = Nodes::new(1).await;
+        let mut told = nodes.open(USUAL).await;
+        nodes.until_proved().await;
+        nodes.stop().await;
         let busy = Fault::Status(status, Some(1));
-        world.doubles[0].set_fault(&path(USUAL, false), Some(busy));
-        let before = world.doubles[0].count(&path(USUAL, false));
-        world.restart().await;
+        nodes.doubles[0].set_fault(&path(USUAL, false), Some(busy));
+        let before = nodes.doubles[0].count(&path(USUAL, false));
+        nodes.restart().await;
         eventually("it is asked again and again", LONG, async || {
-            let asked = world.doubles[0].count(&path(USUAL, false)) - before;
+            let asked = nodes.doubles[0].count(&path(USUAL, false)) - before;
             (asked >= TIMES).then_some(()).ok_or(asked)
         })
         .await;
-        world.doubles[0].set_fault(&path(USUAL, false), None);
-        told.expect(world.write("secrets", USUAL, "x").await).await;
-        assert_eq!(world.handed_over("ended").await, 0.0);
+        nodes.doubles[0].set_fault(&path(USUAL, false), None);
+        told.expect(nodes.write("secrets", USUAL, "x").await).await;
+        assert_eq!(nodes.handed_over("ended").await, 0.0);
     }
 }
 
 #[tokio::test]
 async fn a_server_that_dies_when_it_is_asked_is_left_again() {
-    let mut world = World::new(2).await;
-    let mut told = world.open(USUAL).await;
-    world.until_proved().await;
-    world.doubles[1].set_fault(&path(USUAL, false), Some(Fault::Hang));
-    world.stop().await;
-    world.until_asked(1, &[USUAL]).await;
-    world.doubles[1].stop().await;
-    world.proxies[1].kill();
-    world.restart().await;
-    told.expect(world.write("secrets", USUAL, "x").await).await;
+    let mut nodes = Nodes::new(2).await;
+    let mut told = nodes.open(USUAL).await;
+    nodes.until_proved().await;
+    nodes.doubles[1].set_fault(&path(USUAL, false), Some(Fault::Hang));
+    nodes.stop().await;
+    nodes.until_asked(1, &[USUAL]).await;
+    nodes.doubles[1].stop().await;
+    nodes.proxies[1].kill();
+    nodes.restart().await;
+    told.expect(nodes.write("secrets", USUAL, "x").await).await;
 }
 
 #[tokio::test]
 async fn while_etcd_is_away_a_watch_waits() {
-    let mut world = World::new(2).await;
-    let mut told = world.open(USUAL).await;
-    world.until_proved().await;
-    world.ground.etcd.kill();
-    world.stop().await;
+    let mut nodes = Nodes::new(2).await;
+    let mut told = nodes.open(USUAL).await;
+    nodes.until_proved().await;
+    nodes.ground.etcd.kill();
+    nodes.stop().await;
     // Nothing proves that the other keeps it in the same etcd.
     assert!(told.stream.is_quiet(Duration::from_secs(3)).await);
-    assert_eq!(world.doubles[1].count(&path(USUAL, false)), 0);
-    world.ground.etcd.start_again().await;
-    world.etcd = world.ground.etcd.client().await;
-    told.expect(world.write("secrets", USUAL, "x").await).await;
-    world.until_asked(1, &[USUAL]).await;
+    assert_eq!(nodes.doubles[1].count(&path(USUAL, false)), 0);
+    nodes.ground.etcd.start_again().await;
+    nodes.etcd = nodes.ground.etcd.client().await;
+    told.expect(nodes.write("secrets", USUAL, "x").await).await;
+    nodes.until_asked(1, &[USUAL]).await;
 }
 
 #[tokio::test]
 async fn what_etcd_has_compacted_proves_nothing() {
-    let mut world = World::new(1).await;
-    let mut told = world.open(USUAL).await;
-    world.until_proved().await;
+    let mut nodes = Nodes::new(1).await;
+    let mut told = nodes.open(USUAL).await;
+    nodes.until_proved().await;
     let mut newest = 0;
     for _ in 0..3 {
-        newest = world.revision().await;
+        newest = nodes.revision().await;
     }
-    world.etcd.compact(newest, None).await.unwrap();
-    world.stop().await;
-    world.restart().await;
+    nodes.etcd.compact(newest, None).await.unwrap();
+    nodes.stop().await;
+    nodes.restart().await;
     told.end().await;
     assert_eq!((told.changes.len(), told.bookmark), (1, None));
 }
 
 #[tokio::test]
 async fn a_server_that_keeps_the_resource_in_another_etcd_is_not_asked() {
-    let ground = Ground::new().await;
+    let mut options = Nodes::options(2).await;
+    let ground = &options.ground;
     let other = Etcd::start(&ground.dir.path().join("other"), &ground.pki).await;
     let mut ahead = other.client().await;
     for _ in 0..300 {
         write(&mut ahead, "/other", &json!(0)).await;
     }
-    let kept = [KeptInEtcd::new(&ground.etcd), KeptInEtcd::new(&other)];
-    let mut world = World::on(ground, &kept, v1_36(), |options| options).await;
-    let mut told = world.open(USUAL).await;
-    world.until_proved().await;
-    world.stop().await;
+    let elsewhere = DoubleOptions::new(ground.pki.dir(), v1_36());
+    options.doubles[1] = elsewhere.kept(&KeptInEtcd::new(&other));
+    let mut nodes = options.start(&[]).await;
+    let mut told = nodes.open(USUAL).await;
+    nodes.until_proved().await;
+    nodes.stop().await;
     let proof = "/api/v1/secrets?limit=1";
     eventually("it is asked where it keeps them", LONG, async || {
-        world.doubles[1].count(proof) > 0
+        nodes.doubles[1].count(proof) > 0
     })
     .await;
-    world.restart().await;
-    told.expect(world.write("secrets", USUAL, "x").await).await;
-    assert_eq!(world.doubles[1].count(&path(USUAL, false)), 0);
+    nodes.restart().await;
+    told.expect(nodes.write("secrets", USUAL, "x").await).await;
+    assert_eq!(nodes.doubles[1].count(&path(USUAL, false)), 0);
 }
 
 #[tokio::test]
 async fn a_watch_of_what_is_in_another_etcd_ends_as_without_the_proxy() {
-    let ground = Ground::new().await;
-    let kept = vec![KeptInEtcd::new(&ground.etcd); 2];
-    let elsewhere = |options: ProxyOptions| options.set("etcd.otherResources", "[secrets]");
-    let mut world = World::on(ground, &kept, v1_36(), elsewhere).await;
-    let mut told = world.open(USUAL).await;
-    world.stop().await;
+    let options = Nodes::options(2).await;
+    let mut nodes = options.start(&[("etcd.otherResources", "[secrets]")]).await;
+    let mut told = nodes.open(USUAL).await;
+    nodes.stop().await;
     told.end().await;
     assert_eq!((told.changes.len(), told.bookmark), (1, None));
-    assert_eq!(world.doubles[1].count("/api/v1/secrets?limit=1"), 0);
+    assert_eq!(nodes.doubles[1].count("/api/v1/secrets?limit=1"), 0);
 }
 
 #[tokio::test]
 async fn an_older_apiserver_that_comes_back_does_not_go_on() {
-    let mut world = World::new(1).await;
-    let mut told = world.open(USUAL).await;
-    world.until_proved().await;
-    world.stop().await;
+    let mut nodes = Nodes::new(1).await;
+    let mut told = nodes.open(USUAL).await;
+    nodes.until_proved().await;
+    nodes.stop().await;
     // There is something newer to tell.
-    world.revision().await;
-    world.doubles[0].change_preset(|_| v1_20());
-    world.restart().await;
+    nodes.revision().await;
+    nodes.doubles[0].change_preset(|_| v1_20());
+    nodes.restart().await;
     told.end().await;
     assert_eq!(told.changes.len(), 1);
     assert!(told.bookmark > told.changes.last().copied());
-    assert_eq!(world.handed_over("ended").await, 1.0);
+    assert_eq!(nodes.handed_over("ended").await, 1.0);
 }
 
 #[tokio::test]
 async fn existing_objects_come_once_and_before_a_bookmark_nothing_goes_on() {
-    let mut world = World::new(2).await;
-    let there = world.write("secrets", USUAL, "x").await;
+    let mut nodes = Nodes::new(2).await;
+    let there = nodes.write("secrets", USUAL, "x").await;
     let base = "/api/v1/namespaces/usual/secrets?watch=true&allowWatchBookmarks=true";
     let initial = "sendInitialEvents=true&resourceVersionMatch=NotOlderThan";
-    let mut begun = world.open_path(&format!("{base}&{initial}")).await;
-    let mut of_zero = world.open_path(&format!("{base}&resourceVersion=0")).await;
+    let mut begun = nodes.open_path(&format!("{base}&{initial}")).await;
+    let mut of_zero = nodes.open_path(&format!("{base}&resourceVersion=0")).await;
     for told in [&mut begun, &mut of_zero] {
         told.expect(there).await;
     }
     assert!(begun.next().await && begun.bookmark >= Some(there));
-    world.until_proved().await;
-    world.stop().await;
-    begun.expect(world.write("secrets", USUAL, "y").await).await;
+    nodes.until_proved().await;
+    nodes.stop().await;
+    begun.expect(nodes.write("secrets", USUAL, "y").await).await;
     of_zero.end().await;
     assert_eq!((of_zero.changes, of_zero.bookmark), (vec![there], None));
-    let asked = world.doubles[1].requests();
+    let asked = nodes.doubles[1].requests();
     let of_watches = asked.iter().filter(|it| it.path.contains("watch="));
     for request in of_watches {
         assert!(
@@ -778,55 +764,54 @@ async fn existing_objects_come_once_and_before_a_bookmark_nothing_goes_on() {
 
 #[tokio::test]
 async fn a_watch_that_was_rerouted_goes_on_at_the_other_peer() {
-    let ground = Ground::new().await;
-    let kept = vec![KeptInEtcd::new(&ground.etcd); 3];
-    let first = v1_36().without_group("autoscaling");
-    let mut world = World::on(ground, &kept, first, |options| options).await;
-    let from = world.revision().await;
+    let mut options = Nodes::options(3).await;
+    options.doubles[0].preset = v1_36().without_group("autoscaling");
+    let mut nodes = options.start(&[]).await;
+    let from = nodes.revision().await;
     let hpas = "horizontalpodautoscalers";
     let path = format!("{HPAS_IN_DEFAULT}?watch=true&resourceVersion={from}");
-    let mut told = world.open_path(&path).await;
-    told.expect(world.write(hpas, "default", "x").await).await;
+    let mut told = nodes.open_path(&path).await;
+    told.expect(nodes.write(hpas, "default", "x").await).await;
     let watches = |double: &Double| double.count(HPAS_IN_DEFAULT);
-    let serves = 1 + usize::from(watches(&world.doubles[1]) == 0);
-    let log = world.proxies[0].process().log().to_owned();
+    let serves = 1 + usize::from(watches(&nodes.doubles[1]) == 0);
+    let log = nodes.proxies[0].process().log().to_owned();
     eventually("it is proved", LONG, async || {
         let log = std::fs::read_to_string(&log).unwrap();
         log.contains("stored_here: Some(true)")
     })
     .await;
-    world.doubles[serves].stop().await;
-    told.expect(world.write(hpas, "default", "x").await).await;
-    assert!(watches(&world.doubles[3 - serves]) > 0);
-    assert_eq!(world.handed_over("continued").await, 1.0);
+    nodes.doubles[serves].stop().await;
+    told.expect(nodes.write(hpas, "default", "x").await).await;
+    assert!(watches(&nodes.doubles[3 - serves]) > 0);
+    assert_eq!(nodes.handed_over("continued").await, 1.0);
 }
 
 /// Its server is the only newer one: it is left when its port is closed. Others that list the resource are older.
 #[tokio::test]
 async fn a_rerouted_watch_that_nobody_can_go_on_with_ends_as_soon_as_its_server_is_back() {
-    let ground = Ground::new().await;
-    let kept = vec![KeptInEtcd::new(&ground.etcd); 3];
     let older = || v1_20().without_group("autoscaling");
-    let mut world = World::on(ground, &kept, older(), |options| options).await;
-    world.doubles[2].change_preset(|_| older());
-    let fewer = world.until_last_is(0, "1.20", 0).await;
-    let from = world.revision().await;
+    let mut options = Nodes::options(3).await;
+    options.doubles[0].preset = older();
+    let mut nodes = options.start(&[]).await;
+    nodes.doubles[2].change_preset(|_| older());
+    let fewer = nodes.until_last_is(0, "1.20", 0).await;
+    let from = nodes.revision().await;
     let hpas = "horizontalpodautoscalers";
     let path =
         format!("{HPAS_IN_DEFAULT}?watch=true&allowWatchBookmarks=true&resourceVersion={from}");
-    let mut told = world.open_path(&path).await;
-    let seen = world.write(hpas, "default", "x").await;
+    let mut told = nodes.open_path(&path).await;
+    let seen = nodes.write(hpas, "default", "x").await;
     told.expect(seen).await;
-    let peer = world.proxies[1].addr().to_string();
-    world.until_proved_of(&peer).await;
-    world.doubles[2].change_preset(|_| v1_20());
-    world.until_last_is(1, "1.20", fewer).await;
-    world.doubles[1].close_port();
-    world.until_nothing_holds(1).await;
-    let missed = world.write(hpas, "default", "y").await;
-    world.doubles[1].start_again().await;
-    world.doubles[1].set_ready(true);
+    let peer = nodes.proxies[1].addr().to_string();
+    nodes.until_proved_of(&peer).await;
+    nodes.doubles[2].change_preset(|_| v1_20());
+    nodes.until_last_is(1, "1.20", fewer).await;
+    nodes.doubles[1].close_port();
+    nodes.until_nothing_holds(1).await;
+    let missed = nodes.write(hpas, "default", "y").await;
+    nodes.doubles[1].start_again().await;
+    nodes.doubles[1].set_ready(true);
     told.end().await;
     assert!(told.bookmark >= Some(seen) && told.bookmark < Some(missed));
-    assert_eq!(world.handed_over("ended").await, 1.0);
+    assert_eq!(nodes.handed_over("ended").await, 1.0);
 }
