@@ -30,48 +30,27 @@ const BACK: Duration = Duration::from_secs(20);
 const FAILOVERS: &str = "kube_interop_proxy_failovers_total";
 const READERS: usize = 8;
 
-pub struct World {
-    pub servers: [KubeApiServer; 3],
-    pub proxies: [Proxy; 3],
-    pub ground: Ground,
-}
-
-impl World {
-    async fn new() -> Self {
+impl Three<KubeApiServer> {
+    async fn real() -> Self {
         let ground = Ground::bootstrapped().await;
         let start = |options| KubeApiServer::start(options, &ground.pki);
         let b = start(ground.kube("cp-b")).await;
         let c = start(ground.kube("cp-c")).await;
         let a = start(without_autoscaling(ground.kube("cp-a"))).await;
-        let proxy = |id: &str, server: &KubeApiServer| {
-            Proxy::start(ground.proxy(id, server.addr()).until(Until::Ready))
-        };
-        let (proxy_a, proxy_b, proxy_c) =
-            tokio::join!(proxy("a", &a), proxy("b", &b), proxy("c", &c));
-        let world = Self {
-            servers: [a, b, c],
-            proxies: [proxy_a, proxy_b, proxy_c],
-            ground,
-        };
-        eventually("A's proxy knows both", LONGER, async || {
-            let status = world.proxies[0].statusz().await;
-            ["b", "c"]
-                .iter()
-                .all(|peer| lists(&status, peer, "autoscaling"))
-        })
-        .await;
-        world
+        let addrs = [a.addr(), b.addr(), c.addr()];
+        let three = Self::with_proxies(ground, [a, b, c], addrs, |options| options).await;
+        three.until_a_knows_both().await;
+        three
     }
 
-    /// An administrator at A's proxy, on a connection of its own.
-    fn admin(&self) -> Client {
-        let client = self.proxies[0].client(&self.ground.pki).cert("admin");
-        client.http2().timeout(LONGER)
+    /// The administrator, on a connection of its own.
+    fn patient_admin(&self) -> Client {
+        self.admin().http2().timeout(LONGER)
     }
 
     /// Clients of which some are rerouted to each peer, connected.
     async fn readers(&self, path: &str) -> Vec<Client> {
-        let readers: Vec<_> = (0..READERS).map(|_| self.admin()).collect();
+        let readers: Vec<_> = (0..READERS).map(|_| self.patient_admin()).collect();
         for reader in &readers {
             assert_eq!(reader.get(path).await.code(), 200);
         }
@@ -103,19 +82,13 @@ impl World {
 
     /// Until A's apiserver answers its proxy's clients.
     async fn until_local_serves(&self, patience: Duration) {
-        let admin = self.admin();
+        let admin = self.patient_admin();
         eventually("the local apiserver serves again", patience, async || {
             let before = self.served_locally().await;
             admin.get(CONFIG_MAPS).await;
             self.served_locally().await > before
         })
         .await;
-    }
-
-    async fn failovers(&self, reason: &str) -> f64 {
-        self.proxies[0]
-            .metric(FAILOVERS, &[("reason", reason)])
-            .await
     }
 
     /// Requests that A's proxy sent elsewhere: nothing came from a server, or nothing from the apiserver of a peer's proxy.
@@ -154,46 +127,46 @@ async fn longest(path: &str, readers: &[Client]) -> Duration {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn clients_do_not_notice_servers_that_freeze_or_are_busy_or_die() {
-    let mut world = World::new().await;
-    reads_do_not_wait_for_who_is_frozen(&mut world).await;
-    world.until_local_serves(LONGER).await;
-    world.until_all_are_back(LONGER).await;
-    a_busy_apiserver_loses_no_watch_and_no_write_and_gives_no_error(&world).await;
+    let mut three = Three::real().await;
+    reads_do_not_wait_for_who_is_frozen(&mut three).await;
+    three.until_local_serves(LONGER).await;
+    three.until_all_are_back(LONGER).await;
+    a_busy_apiserver_loses_no_watch_and_no_write_and_gives_no_error(&three).await;
     if kube::lacks_for_a_part(&[Need::Reads("horizontalpodautoscalers")]) {
         return;
     }
-    world.until_all_are_back(LONGER).await;
-    load::a_server_and_its_proxy_die(&mut world).await;
+    three.until_all_are_back(LONGER).await;
+    load::a_server_and_its_proxy_die(&mut three).await;
 }
 
-async fn reads_do_not_wait_for_who_is_frozen(world: &mut World) {
-    a_local_apiserver(world).await;
-    a_peer(world).await;
-    all_of_them(world).await;
+async fn reads_do_not_wait_for_who_is_frozen(three: &mut Three<KubeApiServer>) {
+    a_local_apiserver(three).await;
+    a_peer(three).await;
+    all_of_them(three).await;
 }
 
-async fn a_local_apiserver(world: &mut World) {
-    let readers = world.readers(CONFIG_MAPS).await;
-    let admin = world.admin();
+async fn a_local_apiserver(three: &mut Three<KubeApiServer>) {
+    let readers = three.readers(CONFIG_MAPS).await;
+    let admin = three.patient_admin();
     let mut watch = admin.open(&format!("{CONFIG_MAPS}?watch=true")).await;
     let writing = admin.clone();
 
     let frozen = Instant::now();
-    world.servers[0].process().signal(Signal::Stop);
+    three.servers[0].process().signal(Signal::Stop);
     let write = tokio::spawn(async move {
         let object = json!({"metadata": {"generateName": "written-"}}).to_string();
         writing.request("POST", CONFIG_MAPS, object).await
     });
-    world.nobody_waits("local", CONFIG_MAPS, &readers).await;
-    let moved = world.failovers("frozen").await;
+    three.nobody_waits("local", CONFIG_MAPS, &readers).await;
+    let moved = three.failovers("frozen").await;
     assert!(moved >= 1.0);
     assert!(!write.is_finished(), "a write that was sent stays");
     let later = r#"{"metadata": {"name": "later"}}"#;
-    let rerouted = world.admin().request("POST", CONFIG_MAPS, later).await;
+    let rerouted = admin.fresh().request("POST", CONFIG_MAPS, later).await;
     assert_eq!(rerouted.code(), 201, "a new one goes elsewhere");
-    assert_eq!(world.failovers("frozen").await, moved, "it has not waited");
+    assert_eq!(three.failovers("frozen").await, moved, "it has not waited");
     assert!(frozen.elapsed() < Duration::from_secs(10));
-    world.servers[0].process().signal(Signal::Cont);
+    three.servers[0].process().signal(Signal::Cont);
 
     let answer = write.await.unwrap();
     assert_eq!(answer.code(), 201, "{}", answer.text());
@@ -202,7 +175,7 @@ async fn a_local_apiserver(world: &mut World) {
     let name = |it: &Value| it["metadata"]["name"].as_str().unwrap().to_owned();
     let written = items.iter().map(name);
     assert_eq!(written.filter(|it| it.starts_with("written-")).count(), 1);
-    world.until_local_serves(BACK).await;
+    three.until_local_serves(BACK).await;
     // The watch has lived through it.
     loop {
         let event = watch.next_event(LONGER).await.unwrap().unwrap();
@@ -212,34 +185,34 @@ async fn a_local_apiserver(world: &mut World) {
     }
 }
 
-async fn a_peer(world: &mut World) {
-    let readers = world.readers(HPAS_IN_DEFAULT).await;
-    world.servers[1].process().signal(Signal::Stop);
-    world
+async fn a_peer(three: &mut Three<KubeApiServer>) {
+    let readers = three.readers(HPAS_IN_DEFAULT).await;
+    three.servers[1].process().signal(Signal::Stop);
+    three
         .nobody_waits("a peer's apiserver", HPAS_IN_DEFAULT, &readers)
         .await;
-    world.servers[1].process().signal(Signal::Cont);
-    world.until_all_are_back(BACK).await;
+    three.servers[1].process().signal(Signal::Cont);
+    three.until_all_are_back(BACK).await;
 
-    world.proxies[2].process().signal(Signal::Stop);
-    world
+    three.proxies[2].process().signal(Signal::Stop);
+    three
         .nobody_waits("a peer's proxy", HPAS_IN_DEFAULT, &readers)
         .await;
-    world.proxies[2].process().signal(Signal::Cont);
-    world.until_all_are_back(BACK).await;
+    three.proxies[2].process().signal(Signal::Cont);
+    three.until_all_are_back(BACK).await;
 }
 
 /// Then it is as if none were.
-async fn all_of_them(world: &mut World) {
-    let readers = world.readers(CONFIG_MAPS).await;
-    for server in &mut world.servers {
+async fn all_of_them(three: &mut Three<KubeApiServer>) {
+    let readers = three.readers(CONFIG_MAPS).await;
+    for server in &mut three.servers {
         server.process().signal(Signal::Stop);
     }
     let reading = tokio::spawn(async move { longest(CONFIG_MAPS, &readers).await });
     let wait = Duration::from_secs(4);
     tokio::time::sleep(wait).await;
     assert!(!reading.is_finished());
-    for server in &mut world.servers {
+    for server in &mut three.servers {
         server.process().signal(Signal::Cont);
     }
     assert!(reading.await.unwrap() < wait + LONGEST_WAIT);
@@ -258,10 +231,12 @@ async fn added(watch: &mut Streaming, prefix: &str, count: usize) {
 }
 
 /// Both cores are busy with other work, and the apiservers with lists of megabytes.
-async fn a_busy_apiserver_loses_no_watch_and_no_write_and_gives_no_error(world: &World) {
+async fn a_busy_apiserver_loses_no_watch_and_no_write_and_gives_no_error(
+    three: &Three<KubeApiServer>,
+) {
     const OBJECTS: usize = 200;
     const WRITES: usize = 40;
-    let admin = world.admin();
+    let admin = three.patient_admin();
     let create = async |name: String, length: usize| {
         let object = json!({"metadata": {"name": name}, "data": {"x": "x".repeat(length)}});
         let answer = admin.request("POST", CONFIG_MAPS, object.to_string()).await;
@@ -275,7 +250,7 @@ async fn a_busy_apiserver_loses_no_watch_and_no_write_and_gives_no_error(world: 
     // they are busy, and is read all the time.
     added(&mut watch, "large-", OBJECTS).await;
     let watching = tokio::spawn(async move { added(&mut watch, "busy-", WRITES).await });
-    let before = world.failovers("frozen").await;
+    let before = three.failovers("frozen").await;
     let busy = Arc::new(AtomicBool::new(true));
     let burners = (0..4).map(|_| {
         let busy = busy.clone();
@@ -283,7 +258,7 @@ async fn a_busy_apiserver_loses_no_watch_and_no_write_and_gives_no_error(world: 
     });
     let burners: Vec<_> = burners.collect();
     let readers = (0..16).map(|_| {
-        let (reader, busy) = (world.admin(), busy.clone());
+        let (reader, busy) = (three.patient_admin(), busy.clone());
         tokio::spawn(async move {
             let mut slowest = Duration::ZERO;
             while busy.load(Ordering::Relaxed) {
@@ -301,7 +276,7 @@ async fn a_busy_apiserver_loses_no_watch_and_no_write_and_gives_no_error(world: 
     for reader in readers {
         slowest = slowest.max(reader.await.unwrap());
     }
-    let moved = world.failovers("frozen").await - before;
+    let moved = three.failovers("frozen").await - before;
     println!("busy: {slowest:?}, {moved} reads moved");
     for burner in burners {
         burner.join().unwrap();
@@ -316,13 +291,13 @@ async fn a_server_that_is_only_slow_is_not_left() {
     let pods = "/api/v1/namespaces/default/pods";
     let slow = Duration::from_secs(4);
     for path in [pods, "/livez"] {
-        three.doubles[0].set_fault(path, Some(Fault::Delay(slow)));
+        three.servers[0].set_fault(path, Some(Fault::Delay(slow)));
     }
-    let before = three.doubles[0].count(pods);
+    let before = three.servers[0].count(pods);
     let begun = Instant::now();
     assert_eq!(three.admin().get(pods).await.code(), 200);
     assert!(begun.elapsed() >= slow);
-    assert_eq!(three.doubles[0].count(pods), before + 1);
+    assert_eq!(three.servers[0].count(pods), before + 1);
     assert_eq!(three.failovers("frozen").await, 0.0);
 }
 

@@ -7,10 +7,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 
-use super::frozen::World;
+use super::peers::Three;
 use crate::routing::real_apiservers::LONGER;
 use testkit::client::Client;
 use testkit::cluster::{HPAS, HPAS_IN_DEFAULT, LONG, lists};
+use testkit::kube::KubeApiServer;
 use testkit::wait::eventually;
 
 const READERS: usize = 16;
@@ -154,13 +155,13 @@ impl Load {
 }
 
 /// And clients do not notice.
-pub async fn a_server_and_its_proxy_die(world: &mut World) {
-    let admin = world.proxies[0].client(&world.ground.pki).cert("admin");
+pub async fn a_server_and_its_proxy_die(three: &mut Three<KubeApiServer>) {
+    let admin = three.admin();
     let load = Load::start(&admin);
     load.reached(1).await;
-    world.servers[1].kill();
+    three.servers[1].kill();
     load.reached(2).await;
-    world.proxies[1].kill();
+    three.proxies[1].kill();
 
     let (failed, broken, outcomes) = load.end().await;
     let existing = existing(&admin).await;
@@ -190,7 +191,7 @@ pub async fn a_server_and_its_proxy_die(world: &mut World) {
     assert!(count(ScriptedAnswer::MaybeCreated) <= 2 * WRITERS);
     assert_eq!(count(ScriptedAnswer::Retry), 0, "C could have served them");
     eventually("B is gone for A", LONG, async || {
-        let status = world.proxies[0].statusz().await;
+        let status = three.proxies[0].statusz().await;
         !lists(&status, "b", "autoscaling")
     })
     .await;

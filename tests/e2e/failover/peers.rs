@@ -1,9 +1,11 @@
 //! If a server cannot answer, the proxy asks another one: clients do not notice.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use serde_json::json;
 
+use crate::routing::real_apiservers::LONGER;
 use testkit::client::Client;
 use testkit::cluster::{
     Cluster, Ground, HPAS, HPAS_IN_DEFAULT, LONG, REROUTED, assert_refused, lists, patient,
@@ -16,13 +18,14 @@ pub const PODS: &str = "/api/v1/namespaces/default/pods";
 const FAILOVERS: &str = "kube_interop_proxy_failovers_total";
 const FAILED: &str = "Error while proxying request to destination apiserver";
 
-/// A without the autoscaling group, B and C with it; one store, as if it were one etcd.
-pub struct Three {
-    pub doubles: [Double; 3],
+/// A without the autoscaling group, B and C with it, and a proxy beside each.
+pub struct Three<Server = Double> {
+    pub servers: [Server; 3],
     pub proxies: [Proxy; 3],
     pub ground: Ground,
 }
 
+/// With one store, as if it were one etcd.
 impl Three {
     async fn new() -> Self {
         Self::with(|options| options).await
@@ -31,7 +34,7 @@ impl Three {
     /// `change`: of all proxies' options.
     pub async fn with(change: impl Fn(ProxyOptions) -> ProxyOptions) -> Self {
         let three = Self::start(&Store::new(), |preset| preset, change).await;
-        three.until_a_knows(["b", "c"]).await;
+        three.until_a_knows_both().await;
         three
     }
 
@@ -46,41 +49,45 @@ impl Three {
             let options = DoubleOptions::new(ground.pki.dir(), preset(served));
             Double::start(options.store(store)).await
         };
-        let doubles = [
+        let servers = [
             start(v1_20().without_group("autoscaling")).await,
             start(v1_20()).await,
             start(v1_20()).await,
         ];
-        let proxy = |id: &str, double: &Double| {
-            let options = patient(ground.proxy(id, double.addr()));
-            Proxy::start(change(options).until(Until::Ready))
-        };
-        let (a, b, c) = tokio::join!(
-            proxy("a", &doubles[0]),
-            proxy("b", &doubles[1]),
-            proxy("c", &doubles[2]),
-        );
+        let addrs = servers.each_ref().map(Double::addr);
+        Self::with_proxies(ground, servers, addrs, |options| change(patient(options))).await
+    }
+}
+
+impl<Server> Three<Server> {
+    /// `change`: of all proxies' options.
+    pub async fn with_proxies(
+        ground: Ground,
+        servers: [Server; 3],
+        [a, b, c]: [SocketAddr; 3],
+        change: impl Fn(ProxyOptions) -> ProxyOptions,
+    ) -> Self {
+        let proxy = |id, addr| Proxy::start(change(ground.proxy(id, addr)).until(Until::Ready));
+        let (a, b, c) = tokio::join!(proxy("a", a), proxy("b", b), proxy("c", c));
         Self {
-            doubles,
+            servers,
             proxies: [a, b, c],
             ground,
         }
     }
 
-    async fn until_a_knows(&self, peers: [&str; 2]) {
-        eventually("A's proxy knows both others", LONG, async || {
+    pub async fn until_a_knows_both(&self) {
+        eventually("A's proxy knows both others", LONGER, async || {
             let status = self.proxies[0].statusz().await;
-            peers.iter().all(|peer| lists(&status, peer, "autoscaling"))
+            let mut peers = ["b", "c"].iter();
+            peers.all(|peer| lists(&status, peer, "autoscaling"))
         })
         .await;
     }
 
     /// The administrator at A's proxy; each call has a connection of its own, and with it its own choice of a peer.
     pub fn admin(&self) -> Client {
-        self.proxies[0]
-            .client(&self.ground.pki)
-            .cert("admin")
-            .fresh()
+        self.proxies[0].client(&self.ground.pki).cert("admin")
     }
 
     /// Clients of A's proxy of which some go to each peer.
@@ -125,7 +132,7 @@ pub async fn all_served(clients: &[Client], what: &str) {
 async fn a_peers_apiserver_that_dies_is_not_noticed() {
     let mut three = Three::new().await;
     all_served(&three.several(), "before").await;
-    three.doubles[1].stop().await;
+    three.servers[1].stop().await;
     // Until B's live key says so, B's proxy tells A's that it could not, in a way that lets it ask C; and it is tried
     // last.
     all_served(&three.several(), "after").await;
@@ -158,12 +165,12 @@ async fn a_peers_proxy_that_dies_is_not_noticed_and_is_tried_last_until_it_answe
             .any(|peer| peer["id"] == "b" && peer["unhealthy"] == false)
     })
     .await;
-    three.until_a_knows(["b", "c"]).await;
-    let before = three.doubles[1].count(HPAS);
+    three.until_a_knows_both().await;
+    let before = three.servers[1].count(HPAS);
     let clients = three.several();
     all_served(&clients, "afterwards").await;
-    assert!(three.doubles[1].count(HPAS) > before, "B is asked again");
-    assert!(three.doubles[2].count(HPAS) > 0);
+    assert!(three.servers[1].count(HPAS) > before, "B is asked again");
+    assert!(three.servers[2].count(HPAS) > 0);
 
     three.proxies[1].kill();
     all_served(&three.several(), "new-connections").await;
@@ -178,7 +185,7 @@ async fn a_local_apiserver_that_dies_is_not_noticed() {
     let mut three = Three::with(|options| options.set("apiServer.probeInterval", "1h")).await;
     let [old, new] = [three.admin(), three.admin()];
     assert_eq!(old.get(PODS).await.code(), 200);
-    three.doubles[0].stop().await;
+    three.servers[0].stop().await;
     for client in [new, old] {
         let read = client.get(PODS).await;
         assert_eq!(read.code(), 200, "{}", read.text());
@@ -199,7 +206,7 @@ async fn a_local_apiserver_that_dies_is_not_noticed() {
 #[tokio::test]
 async fn a_client_that_asked_for_readiness_is_not_sent_elsewhere() {
     let mut three = Three::with(|options| options.set("apiServer.probeInterval", "1h")).await;
-    three.doubles[0].stop().await;
+    three.servers[0].stop().await;
     let asked = three.admin().header("X-Kubernetes-If-Ready", "true");
     let answer = asked.get(PODS).await;
     assert_refused(&answer, "starting and not initialized");
@@ -210,7 +217,7 @@ async fn a_client_that_asked_for_readiness_is_not_sent_elsewhere() {
 async fn an_old_server_that_says_no_such_resource_is_followed_by_one_that_knows() {
     // Nobody is to notice before a request does.
     let three = Three::with(|options| options.set("apiServer.discoveryInterval", "1h")).await;
-    three.doubles[1].remove_group("autoscaling");
+    three.servers[1].remove_group("autoscaling");
     let answers = three.several();
     for client in &answers {
         let answer = client.get(HPAS).await;
@@ -235,14 +242,14 @@ async fn a_false_404_and_a_read_that_broke_off_are_answered_by_another_and_a_wri
 }
 
 async fn a_local_false_404_is_followed_by_a_peers_answer(three: &Three) {
-    three.doubles[0].remove_resource("", "pods");
+    three.servers[0].remove_resource("", "pods");
     let answer = three.admin().get(PODS).await;
     assert_eq!(answer.code(), 200, "{}", answer.text());
     assert_eq!(three.failovers("doubtful_not_found").await, 1.0);
 }
 
 async fn a_write_whose_exchange_broke_off_is_not_sent_to_anybody_else(three: &Three) {
-    for double in &three.doubles[1..] {
+    for double in &three.servers[1..] {
         double.set_fault(HPAS_IN_DEFAULT, Some(Fault::Reset));
     }
     let answer = three
@@ -259,23 +266,23 @@ async fn a_write_whose_exchange_broke_off_is_not_sent_to_anybody_else(three: &Th
             .filter(|request| request.method == "POST")
             .count()
     };
-    assert_eq!(posts(&three.doubles[1]) + posts(&three.doubles[2]), 1);
+    assert_eq!(posts(&three.servers[1]) + posts(&three.servers[2]), 1);
 }
 
 async fn a_read_whose_exchange_broke_off_is_answered_by_another(three: &Three) {
-    three.doubles[1].set_fault(HPAS, Some(Fault::Reset));
+    three.servers[1].set_fault(HPAS, Some(Fault::Reset));
     for client in three.several() {
         let answer = client.get(HPAS).await;
         assert_eq!(answer.code(), 200, "{}", answer.text());
     }
-    assert!(three.doubles[1].count(HPAS) >= 1, "B was asked");
+    assert!(three.servers[1].count(HPAS) >= 1, "B was asked");
 }
 
 #[tokio::test]
 async fn when_nobody_is_left_there_is_one_answer() {
     let mut three = Three::new().await;
     three.proxies[1].kill();
-    three.doubles[2].stop().await;
+    three.servers[2].stop().await;
     let mut asked = 0.0;
     for client in three.several() {
         assert_refused(&client.get(HPAS).await, FAILED);
@@ -310,7 +317,7 @@ async fn when_nobody_is_left_there_is_one_answer() {
 async fn bodies_that_were_read_already_are_sent_again_if_they_are_small() {
     // B's proxy takes the body before it finds that its apiserver is gone.
     let mut three = Three::new().await;
-    three.doubles[1].stop().await;
+    three.servers[1].stop().await;
     let padding = "p".repeat(40 << 10);
     for (number, client) in three.several().iter().enumerate() {
         let name = format!("padded-{number}");

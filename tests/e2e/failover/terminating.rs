@@ -55,21 +55,21 @@ async fn what_the_local_apiserver_turns_away_is_served_by_another() {
     for client in [&certificate, &token] {
         pods_are_served(&client.http2(), "before").await;
     }
-    three.doubles[0].take_requests();
-    three.doubles[0].set_phase(Phase::Terminating);
+    three.servers[0].take_requests();
+    three.servers[0].set_phase(Phase::Terminating);
     for (what, client) in [("certificate", &certificate), ("token", &token)] {
         pods_are_served(&client.http2(), what).await;
         pods_are_served(&client.http1(), what).await;
     }
     // It was asked once, and is the last one to be asked since.
-    assert_eq!(three.doubles[0].count(PODS), 1);
+    assert_eq!(three.servers[0].count(PODS), 1);
     assert_eq!(three.failovers("terminating").await, 1.0);
 }
 
 #[tokio::test]
 async fn a_write_that_is_turned_away_first_is_served_by_another() {
     let three = unnoticed().await;
-    three.doubles[0].set_phase(Phase::Terminating);
+    three.servers[0].set_phase(Phase::Terminating);
     let written = three.admin().request("POST", PODS, pod(40 << 10)).await;
     assert_eq!(written.code(), 201, "{}", written.text());
     assert_eq!(three.failovers("terminating").await, 1.0);
@@ -78,7 +78,7 @@ async fn a_write_that_is_turned_away_first_is_served_by_another() {
 #[tokio::test]
 async fn watches_streams_and_discovery_are_served_by_another() {
     let three = unnoticed().await;
-    three.doubles[0].set_phase(Phase::Terminating);
+    three.servers[0].set_phase(Phase::Terminating);
     let admin = three.admin();
     let mut watch = admin.open(&format!("{PODS}?watch=true")).await;
     assert_eq!(watch.status, 200);
@@ -98,14 +98,14 @@ async fn watches_streams_and_discovery_are_served_by_another() {
 #[tokio::test]
 async fn a_first_upgrade_or_document_that_is_turned_away_is_served_by_another() {
     let three = unnoticed().await;
-    three.doubles[0].set_phase(Phase::Terminating);
+    three.servers[0].set_phase(Phase::Terminating);
     let exec = "POST /api/v1/namespaces/default/pods/x/exec HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\
         Connection: Upgrade\r\nUpgrade: SPDY/3.1\r\n\r\n";
     let mut stream = Upgraded::open(&three.admin(), exec, b"said").await.unwrap();
     stream.expect(b"said").await.unwrap();
 
     let three = unnoticed().await;
-    three.doubles[0].set_phase(Phase::Terminating);
+    three.servers[0].set_phase(Phase::Terminating);
     let answer = three.admin().get("/apis").await;
     assert_eq!(answer.code(), 200, "{}", answer.text());
     assert!(answer.text().contains("autoscaling"), "{}", answer.text());
@@ -140,7 +140,7 @@ async fn what_peers_cannot_serve_either_is_told_in_the_apiservers_words() {
 #[tokio::test]
 async fn what_a_peers_apiserver_turns_away_is_served_by_another_peer() {
     let three = unnoticed().await;
-    three.doubles[1].set_phase(Phase::Terminating);
+    three.servers[1].set_phase(Phase::Terminating);
     all_served(&three.several(), "terminating").await;
     assert!(three.failovers("not_executed").await <= 1.0);
     eventually("B is no target any more", LONG, async || {
@@ -175,15 +175,15 @@ async fn a_peer_that_nobody_can_replace_is_a_503_to_be_repeated() {
 #[tokio::test]
 async fn an_apiserver_that_came_back_is_asked_again() {
     let mut three = Three::with(|options| options).await;
-    three.doubles[0].set_phase(Phase::Terminating);
+    three.servers[0].set_phase(Phase::Terminating);
     pods_are_served(&three.admin(), "terminating").await;
-    three.doubles[0].restart().await;
-    three.doubles[0].set_ready(true);
-    three.doubles[0].take_requests();
+    three.servers[0].restart().await;
+    three.servers[0].set_ready(true);
+    three.servers[0].take_requests();
     let admin = three.admin();
     eventually("A serves again", LONG, async || {
         assert_eq!(admin.get(PODS).await.code(), 200);
-        three.doubles[0].count(PODS) > 0
+        three.servers[0].count(PODS) > 0
     })
     .await;
     assert_eq!(

@@ -51,14 +51,14 @@ async fn a_500_passes_but_who_builds_its_cache_is_answered_for() {
 }
 
 async fn a_read_that_failed_for_another_reason_passes(three: &Three) {
-    three.doubles[0].set_fault(PODS, Some(status(500, "a webhook failed")));
+    three.servers[0].set_fault(PODS, Some(status(500, "a webhook failed")));
     assert_eq!(codes(&three.admin()).await, [500, 500]);
-    let asked = three.doubles.each_ref().map(|double| double.count(PODS));
+    let asked = three.servers.each_ref().map(|double| double.count(PODS));
     assert_eq!(asked, [2, 0, 0]);
 }
 
 async fn lists_and_watches_go_on_while_one_apiserver_builds_its_cache(three: &Three) {
-    three.doubles[0].set_fault(PODS, Some(initializing()));
+    three.servers[0].set_fault(PODS, Some(initializing()));
     for client in [three.admin().http1(), three.admin().http2()] {
         let list = client.get(PODS).await;
         assert_eq!(list.code(), 200, "{}", list.text());
@@ -72,11 +72,11 @@ async fn lists_and_watches_go_on_while_one_apiserver_builds_its_cache(three: &Th
     for peer in ["b", "c"] {
         assert!(!three.is_unhealthy(peer).await);
     }
-    three.doubles[1].set_fault(HPAS, Some(initializing()));
+    three.servers[1].set_fault(HPAS, Some(initializing()));
     for client in three.several() {
         assert_eq!(client.get(HPAS).await.code(), 200);
     }
-    three.doubles[2].set_fault(HPAS, Some(initializing()));
+    three.servers[2].set_fault(HPAS, Some(initializing()));
     assert_initializing(&three.admin().get(HPAS).await);
 }
 
@@ -95,9 +95,9 @@ async fn loses_etcd(three: &Three, servers: &[usize]) {
     for server in servers {
         let readyz = ScriptedAnswer::new(500).header("Content-Type", "text/plain");
         let readyz = Fault::Answer(Box::new(readyz.body(WITHOUT_ETCD)));
-        three.doubles[*server].set_fault("/readyz", Some(readyz));
+        three.servers[*server].set_fault("/readyz", Some(readyz));
         let fault = status(500, "etcdserver: request timed out");
-        three.doubles[*server].set_fault(PODS, Some(fault));
+        three.servers[*server].set_fault(PODS, Some(fault));
     }
 }
 
@@ -126,11 +126,11 @@ async fn if_etcd_is_away_for_all_it_is_as_if_it_were_for_none() {
     loses_etcd(&three, &[0, 1, 2]).await;
     eventually("no peer is ready, and none is asked", LONG, async || {
         three
-            .doubles
+            .servers
             .iter()
             .for_each(|double| drop(double.take_requests()));
         assert_eq!(codes(&three.admin()).await, [500, 500]);
-        let asked = three.doubles.each_ref().map(|double| double.count(PODS));
+        let asked = three.servers.each_ref().map(|double| double.count(PODS));
         (asked == [2, 0, 0])
             .then_some(())
             .ok_or(format!("{asked:?}"))

@@ -71,13 +71,13 @@ impl World {
 
     /// Creates an object of each resource, at B itself.
     async fn create(&self, name: &str) {
-        let b = Client::new(self.three.doubles[1].addr(), &self.three.ground.pki).cert("admin");
+        let b = Client::new(self.three.servers[1].addr(), &self.three.ground.pki).cert("admin");
         for path in [PODS, WIDGETS, HPAS] {
             let path = path.replace("/v1/horizontal", "/v1/namespaces/default/horizontal");
             let object = json!({"metadata": {"name": name}}).to_string();
             assert_eq!(b.request("POST", &path, object).await.code(), 201, "{path}");
         }
-        self.three.doubles.iter().for_each(|double| {
+        self.three.servers.iter().for_each(|double| {
             double.take_requests();
         });
     }
@@ -85,13 +85,13 @@ impl World {
     /// From now on these apiservers have no history before now.
     fn expire(&self, doubles: &[usize]) {
         for index in doubles {
-            let double = &self.three.doubles[*index];
+            let double = &self.three.servers[*index];
             double.set_history_start(double.store().revision() + 1 + *index as u64);
         }
     }
 
     fn as_status(&self, is_status: bool) {
-        let doubles = self.three.doubles.iter();
+        let doubles = self.three.servers.iter();
         doubles.for_each(|double| double.set_expired_as_status(is_status));
     }
 
@@ -125,7 +125,7 @@ impl World {
     /// Requests for `path` that the apiservers got.
     fn asked(&self, path: &str) -> [usize; 3] {
         self.three
-            .doubles
+            .servers
             .each_ref()
             .map(|double| double.count(path))
     }
@@ -197,7 +197,7 @@ async fn it_goes_on_where_the_history_is() {
     for watch in &mut open {
         until_contains(watch, "later").await;
     }
-    world.three.doubles[2].bookmark_now();
+    world.three.servers[2].bookmark_now();
     for watch in &mut open {
         until_contains(watch, "BOOKMARK").await;
     }
@@ -221,7 +221,7 @@ async fn if_no_server_has_the_history_the_first_410_passes_unchanged() {
         world.as_status(as_status);
         for (path, accept) in WATCHES {
             let direct =
-                Client::new(world.three.doubles[0].addr(), &world.three.ground.pki).cert("admin");
+                Client::new(world.three.servers[0].addr(), &world.three.ground.pki).cert("admin");
             let direct = direct
                 .header("accept", accept)
                 .get(&world.watch(path))
@@ -229,7 +229,7 @@ async fn if_no_server_has_the_history_the_first_410_passes_unchanged() {
             for client in [world.admin().http1(), world.admin().http2()] {
                 world
                     .three
-                    .doubles
+                    .servers
                     .iter()
                     .for_each(|double| drop(double.take_requests()));
                 let answer = client
@@ -316,8 +316,8 @@ async fn others_fail(faults: Vec<(&str, Fault)>) {
 }
 
 async fn one_of_two_fails(world: &World, what: &str, fault: &Fault) {
-    world.three.doubles[1].set_fault(PODS, Some(fault.clone()));
-    world.three.doubles[2].set_fault(PODS, None);
+    world.three.servers[1].set_fault(PODS, Some(fault.clone()));
+    world.three.servers[2].set_fault(PODS, None);
     let opening = world.several().into_iter().map(async |client| {
         let mut watch = client.timeout(LONG).open(&world.watch(PODS)).await;
         until_contains(&mut watch, "missed").await
@@ -328,10 +328,10 @@ async fn one_of_two_fails(world: &World, what: &str, fault: &Fault) {
 }
 
 async fn both_fail(world: &World, what: &str, fault: &Fault) {
-    for peer in &world.three.doubles[1..] {
+    for peer in &world.three.servers[1..] {
         peer.set_fault(PODS, Some(fault.clone()));
     }
-    let direct = Client::new(world.three.doubles[0].addr(), &world.three.ground.pki).cert("admin");
+    let direct = Client::new(world.three.servers[0].addr(), &world.three.ground.pki).cert("admin");
     let direct = direct.get(&world.watch(PODS)).await;
     let asking = [world.admin().http1(), world.admin().http2()]
         .map(async |client| client.timeout(LONG).get(&world.watch(PODS)).await);
@@ -378,7 +378,7 @@ async fn a_peer_that_is_dead_is_passed_over() {
         let mut watch = client.open(&world.watch(WIDGETS)).await;
         until_contains(&mut watch, "missed").await;
     }
-    world.three.doubles[2].stop().await;
+    world.three.servers[2].stop().await;
     for client in world.several() {
         let answer = client.get(&world.watch(WIDGETS)).await;
         assert!(contains(&answer.body, "too old resource version"));
@@ -412,10 +412,10 @@ async fn nobody_waits_for_a_frozen_server() {
 async fn the_header_of_a_quiet_watch_does_not_wait() {
     let mut world = World::new().await;
     world.expire(&[0]);
-    let missed = world.three.doubles[1].store().revision();
+    let missed = world.three.servers[1].store().revision();
     let now = format!("{WIDGETS}?watch=true&resourceVersion={missed}");
     world.expire(&[0]);
-    let after = world.three.doubles[0].store().tick() + 5;
+    let after = world.three.servers[0].store().tick() + 5;
     let local = format!("{WIDGETS}?watch=true&resourceVersion={after}");
     for client in [world.admin().http1(), world.admin().http2()] {
         for path in [&now, &local] {
@@ -431,10 +431,10 @@ async fn the_header_of_a_quiet_watch_does_not_wait() {
     // Its server goes away: it is tried elsewhere, and ends in order.
     let mut watch = world.admin().open(&now).await;
     let open =
-        async || world.three.doubles[1].count(WIDGETS) + world.three.doubles[2].count(WIDGETS) >= 3;
+        async || world.three.servers[1].count(WIDGETS) + world.three.servers[2].count(WIDGETS) >= 3;
     eventually("another server is asked", LONG, open).await;
-    world.three.doubles[1].stop().await;
-    world.three.doubles[2].stop().await;
+    world.three.servers[1].stop().await;
+    world.three.servers[2].stop().await;
     let end = watch.next_event(LONG).await.unwrap();
     assert!(end.is_none_or(|event: Value| event["object"]["code"] == 410));
 }
@@ -487,7 +487,7 @@ async fn other_watches_and_requests_are_not_looked_at() {
         scripted(expired.clone()),
         ScriptedAnswer::new(410).body(expired),
     ] {
-        world.three.doubles[0].set_fault(WIDGETS, Some(Fault::Answer(Box::new(answer))));
+        world.three.servers[0].set_fault(WIDGETS, Some(Fault::Answer(Box::new(answer))));
         for query in [
             "?watch=true",
             "?watch=true&resourceVersion=0",
