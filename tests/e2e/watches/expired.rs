@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::failover::peers::Three;
 use testkit::client::Client;
-use testkit::cluster::{HPAS, LONG, REROUTED, lists};
+use testkit::cluster::{HPAS, LONG, REROUTED};
 use testkit::double::{Fault, ScriptedAnswer, ServedResource, Store};
 use testkit::process::Signal;
 use testkit::proxy::ProxyOptions;
@@ -25,59 +25,48 @@ const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
 /// Above every revision of the test's etcd: each history is known to reach back.
 const EARLY: u64 = 1000;
 
-struct World {
-    three: Three,
-    /// A revision before one change of each resource.
-    seen: u64,
+/// Three that also serve widgets, and a revision before one change of each resource.
+async fn start() -> (Three, u64) {
+    start_with(|options| options).await
 }
 
-impl World {
-    async fn new() -> Self {
-        Self::with(|options| options).await
-    }
+/// `change`: of all proxies' options.
+async fn start_with(change: impl Fn(ProxyOptions) -> ProxyOptions) -> (Three, u64) {
+    let store = Store::new();
+    let widgets = || ServedResource::custom("example.com", "v1", "widgets", "Widget");
+    let three = Three::start(&store, |preset| preset.with(widgets()), change).await;
+    let registry = Registry::new(three.ground.etcd.client().await, "/registry");
+    registry.put_definition("widgets.example.com").await;
+    while store.tick() < EARLY {}
+    let seen = store.revision();
+    three.until_a_knows_both().await;
+    eventually("A's proxy knows the rest", LONG, async || {
+        let status = three.proxies[0].statusz().await;
+        // The doubles have served widgets before there was a CRD.
+        let is_custom_everywhere = status["custom"].to_string().contains("\"widgets\"")
+            && !status["resources"].to_string().contains("\"widgets\"");
+        // Until its own history is known, an older watch goes to another server first.
+        status["server"]["historyStart"].is_i64() && is_custom_everywhere
+    })
+    .await;
+    three.create("missed").await;
+    (three, seen)
+}
 
-    /// `change`: of all proxies' options.
-    async fn with(change: impl Fn(ProxyOptions) -> ProxyOptions) -> Self {
-        let store = Store::new();
-        let widgets = || ServedResource::custom("example.com", "v1", "widgets", "Widget");
-        let three = Three::start(&store, |preset| preset.with(widgets()), change).await;
-        let registry = Registry::new(three.ground.etcd.client().await, "/registry");
-        registry.put_definition("widgets.example.com").await;
-        while store.tick() < EARLY {}
-        let world = Self {
-            seen: store.revision(),
-            three,
-        };
-        world.until_known().await;
-        world.create("missed").await;
-        world
-    }
+fn watch_path(path: &str, seen: u64) -> String {
+    format!("{path}?watch=true&allowWatchBookmarks=true&resourceVersion={seen}")
+}
 
-    async fn until_known(&self) {
-        eventually("A's proxy knows both others", LONG, async || {
-            let status = self.three.proxies[0].statusz().await;
-            // The doubles have served widgets before there was a CRD.
-            let is_custom_everywhere = status["custom"].to_string().contains("\"widgets\"")
-                && !status["resources"].to_string().contains("\"widgets\"");
-            // Until its own history is known, an older watch goes to another server first.
-            status["server"]["historyStart"].is_i64()
-                && is_custom_everywhere
-                && ["b", "c"]
-                    .iter()
-                    .all(|peer| lists(&status, peer, "autoscaling"))
-        })
-        .await;
-    }
-
+impl Three {
     /// Creates an object of each resource, at B itself.
     async fn create(&self, name: &str) {
-        let b = Client::new(self.three.servers[1].addr(), &self.three.ground.pki).cert("admin");
+        let b = self.direct(1);
         for path in [PODS, WIDGETS, HPAS] {
             let path = path.replace("/v1/horizontal", "/v1/namespaces/default/horizontal");
             let object = json!({"metadata": {"name": name}}).to_string();
             assert_eq!(b.request("POST", &path, object).await.code(), 201, "{path}");
         }
-        self.three.servers.iter().for_each(|double| {
+        self.servers.iter().for_each(|double| {
             double.take_requests();
         });
     }
@@ -85,56 +74,36 @@ impl World {
     /// From now on these apiservers have no history before now.
     fn expire(&self, doubles: &[usize]) {
         for index in doubles {
-            let double = &self.three.servers[*index];
+            let double = &self.servers[*index];
             double.set_history_start(double.store().revision() + 1 + *index as u64);
         }
     }
 
     fn as_status(&self, is_status: bool) {
-        let doubles = self.three.servers.iter();
+        let doubles = self.servers.iter();
         doubles.for_each(|double| double.set_expired_as_status(is_status));
     }
 
-    fn admin(&self) -> Client {
-        self.three.admin()
+    /// The administrator at an apiserver itself.
+    fn direct(&self, server: usize) -> Client {
+        Client::new(self.servers[server].addr(), &self.ground.pki).cert("admin")
     }
 
     /// Over HTTP/1.1 and HTTP/2, some of which ask B first and some C.
-    fn several(&self) -> Vec<Client> {
+    fn of_each_version(&self) -> Vec<Client> {
         let each = (0..4).flat_map(|_| [self.admin().http1(), self.admin().http2()]);
         each.collect()
     }
 
-    fn watch(&self, path: &str) -> String {
-        format!(
-            "{path}?watch=true&allowWatchBookmarks=true&resourceVersion={}",
-            self.seen
-        )
-    }
-
     /// How many were served by others, and how many were not.
     async fn counted(&self) -> (f64, f64) {
-        let of = async |result| {
-            self.three.proxies[0]
-                .metric(EXPIRED, &[("result", result)])
-                .await
-        };
+        let of = async |result| self.proxies[0].metric(EXPIRED, &[("result", result)]).await;
         (of("avoided").await, of("passed").await)
     }
 
     /// Requests for `path` that the apiservers got.
     fn asked(&self, path: &str) -> [usize; 3] {
-        self.three
-            .servers
-            .each_ref()
-            .map(|double| double.count(path))
-    }
-
-    async fn is_unhealthy(&self, peer: &str) -> bool {
-        let status = self.three.proxies[0].statusz().await;
-        let peers = status["peers"].as_array().unwrap();
-        let found = peers.iter().find(|found| found["id"] == peer);
-        found.unwrap()["unhealthy"] == true
+        self.servers.each_ref().map(|double| double.count(path))
     }
 }
 
@@ -160,15 +129,15 @@ fn contains(bytes: &[u8], text: &str) -> bool {
 
 #[tokio::test]
 async fn it_goes_on_where_the_history_is() {
-    let world = World::new().await;
-    world.expire(&[0, 1]);
+    let (three, seen) = start().await;
+    three.expire(&[0, 1]);
     let mut open = Vec::new();
     for as_status in [false, true] {
-        world.as_status(as_status);
+        three.as_status(as_status);
         for (path, accept) in WATCHES {
-            for client in world.several() {
+            for client in three.of_each_version() {
                 let client = client.header("accept", accept);
-                let mut watch = client.open(&world.watch(path)).await;
+                let mut watch = client.open(&watch_path(path, seen)).await;
                 assert_eq!(watch.status, 200);
                 assert!(watch.header("content-type").starts_with(accept));
                 let read = until_contains(&mut watch, "missed").await;
@@ -178,34 +147,32 @@ async fn it_goes_on_where_the_history_is() {
         }
     }
     let watches = open.len();
-    assert_eq!(world.counted().await, (watches as f64, 0.0));
+    assert_eq!(three.counted().await, (watches as f64, 0.0));
     let [a, b, c] = [PODS, WIDGETS]
-        .map(|path| world.asked(path))
+        .map(|path| three.asked(path))
         .into_iter()
         .fold([0; 3], |[a, b, c], [of_a, of_b, of_c]| {
             [a + of_a, b + of_b, c + of_c]
         });
     assert_eq!((a, c), (watches, watches));
     assert!((1..watches).contains(&b), "B is asked by some first: {b}");
-    let expired = world.three.proxies[0]
-        .metric(FAILOVERS, &[("reason", "expired")])
-        .await;
+    let expired = three.failovers("expired").await;
     assert_eq!(expired, (watches + b) as f64);
 
     // Each is an ordinary watch of C's now.
-    world.create("later").await;
+    three.create("later").await;
     for watch in &mut open {
         until_contains(watch, "later").await;
     }
-    world.three.servers[2].bookmark_now();
+    three.servers[2].bookmark_now();
     for watch in &mut open {
         until_contains(watch, "BOOKMARK").await;
     }
     drop(open);
-    assert!(!world.is_unhealthy("b").await && !world.is_unhealthy("c").await);
-    assert_eq!(world.counted().await, (watches as f64, 0.0));
+    assert!(!three.is_unhealthy("b").await && !three.is_unhealthy("c").await);
+    assert_eq!(three.counted().await, (watches as f64, 0.0));
     // The proxies that were asked for others pass a 410, and count nothing.
-    for proxy in &world.three.proxies[1..] {
+    for proxy in &three.proxies[1..] {
         for result in ["avoided", "passed"] {
             assert_eq!(proxy.metric(EXPIRED, &[("result", result)]).await, 0.0);
         }
@@ -214,41 +181,36 @@ async fn it_goes_on_where_the_history_is() {
 
 #[tokio::test]
 async fn if_no_server_has_the_history_the_first_410_passes_unchanged() {
-    let world = World::new().await;
-    world.expire(&[0, 1, 2]);
+    let (three, seen) = start().await;
+    three.expire(&[0, 1, 2]);
     let mut watches = 0.0;
     for as_status in [false, true] {
-        world.as_status(as_status);
+        three.as_status(as_status);
         for (path, accept) in WATCHES {
-            let direct =
-                Client::new(world.three.servers[0].addr(), &world.three.ground.pki).cert("admin");
-            let direct = direct
-                .header("accept", accept)
-                .get(&world.watch(path))
-                .await;
-            for client in [world.admin().http1(), world.admin().http2()] {
-                world
-                    .three
+            let direct = three.direct(0).header("accept", accept);
+            let direct = direct.get(&watch_path(path, seen)).await;
+            for client in [three.admin().http1(), three.admin().http2()] {
+                three
                     .servers
                     .iter()
                     .for_each(|double| drop(double.take_requests()));
                 let answer = client
                     .header("accept", accept)
-                    .get(&world.watch(path))
+                    .get(&watch_path(path, seen))
                     .await;
                 assert_eq!(answer.code(), if as_status { 410 } else { 200 });
                 assert_eq!((answer.status, &answer.body), (direct.status, &direct.body));
                 let content_type = "content-type";
                 assert_eq!(answer.header(content_type), direct.header(content_type));
                 assert!(contains(&answer.body, "too old resource version"));
-                assert_eq!(world.asked(path), [1; 3], "each once");
+                assert_eq!(three.asked(path), [1; 3], "each once");
                 watches += 1.0;
             }
         }
     }
-    assert_eq!(world.counted().await, (0.0, watches));
-    assert!(!world.is_unhealthy("b").await && !world.is_unhealthy("c").await);
-    assert_eq!(world.three.proxies[0].metric(REROUTED, &[]).await, 0.0);
+    assert_eq!(three.counted().await, (0.0, watches));
+    assert!(!three.is_unhealthy("b").await && !three.is_unhealthy("c").await);
+    assert_eq!(three.proxies[0].metric(REROUTED, &[]).await, 0.0);
 }
 
 /// An answer to a watch in JSON that has this much of a body.
@@ -304,22 +266,22 @@ async fn half_an_error_of_another_server_is_waited_for_only_shortly() {
 
 /// A's 410 is followed while one of the others, or both, have a fault.
 async fn others_fail(faults: Vec<(&str, Fault)>) {
-    let world = World::new().await;
-    world.expire(&[0]);
+    let (three, seen) = start().await;
+    three.expire(&[0]);
     for (what, fault) in faults {
         for as_status in [false, true] {
-            world.as_status(as_status);
-            one_of_two_fails(&world, what, &fault).await;
-            both_fail(&world, what, &fault).await;
+            three.as_status(as_status);
+            one_of_two_fails(&three, seen, what, &fault).await;
+            both_fail(&three, seen, what, &fault).await;
         }
     }
 }
 
-async fn one_of_two_fails(world: &World, what: &str, fault: &Fault) {
-    world.three.servers[1].set_fault(PODS, Some(fault.clone()));
-    world.three.servers[2].set_fault(PODS, None);
-    let opening = world.several().into_iter().map(async |client| {
-        let mut watch = client.timeout(LONG).open(&world.watch(PODS)).await;
+async fn one_of_two_fails(three: &Three, seen: u64, what: &str, fault: &Fault) {
+    three.servers[1].set_fault(PODS, Some(fault.clone()));
+    three.servers[2].set_fault(PODS, None);
+    let opening = three.of_each_version().into_iter().map(async |client| {
+        let mut watch = client.timeout(LONG).open(&watch_path(PODS, seen)).await;
         until_contains(&mut watch, "missed").await
     });
     for read in join_all(opening).await {
@@ -327,14 +289,13 @@ async fn one_of_two_fails(world: &World, what: &str, fault: &Fault) {
     }
 }
 
-async fn both_fail(world: &World, what: &str, fault: &Fault) {
-    for peer in &world.three.servers[1..] {
+async fn both_fail(three: &Three, seen: u64, what: &str, fault: &Fault) {
+    for peer in &three.servers[1..] {
         peer.set_fault(PODS, Some(fault.clone()));
     }
-    let direct = Client::new(world.three.servers[0].addr(), &world.three.ground.pki).cert("admin");
-    let direct = direct.get(&world.watch(PODS)).await;
-    let asking = [world.admin().http1(), world.admin().http2()]
-        .map(async |client| client.timeout(LONG).get(&world.watch(PODS)).await);
+    let direct = three.direct(0).get(&watch_path(PODS, seen)).await;
+    let asking = [three.admin().http1(), three.admin().http2()]
+        .map(async |client| client.timeout(LONG).get(&watch_path(PODS, seen)).await);
     for answer in join_all(asking.into_iter()).await {
         if answer.code() == direct.code() {
             assert_eq!(answer.body, direct.body, "{what}");
@@ -371,16 +332,16 @@ async fn join_all<T>(work: impl Iterator<Item = impl Future<Output = T>>) -> Vec
 
 #[tokio::test]
 async fn a_peer_that_is_dead_is_passed_over() {
-    let mut world = World::new().await;
-    world.expire(&[0]);
-    world.three.proxies[1].kill();
-    for client in world.several() {
-        let mut watch = client.open(&world.watch(WIDGETS)).await;
+    let (mut three, seen) = start().await;
+    three.expire(&[0]);
+    three.proxies[1].kill();
+    for client in three.of_each_version() {
+        let mut watch = client.open(&watch_path(WIDGETS, seen)).await;
         until_contains(&mut watch, "missed").await;
     }
-    world.three.servers[2].stop().await;
-    for client in world.several() {
-        let answer = client.get(&world.watch(WIDGETS)).await;
+    three.servers[2].stop().await;
+    for client in three.of_each_version() {
+        let answer = client.get(&watch_path(WIDGETS, seen)).await;
         assert!(contains(&answer.body, "too old resource version"));
     }
 }
@@ -388,36 +349,36 @@ async fn a_peer_that_is_dead_is_passed_over() {
 /// It may have the history, and nobody else has it.
 #[tokio::test]
 async fn nobody_waits_for_a_frozen_server() {
-    let mut world = World::new().await;
-    world.expire(&[0, 2]);
-    world.three.proxies[1].process().signal(Signal::Stop);
-    let clients: Vec<_> = (0..16).map(|_| world.admin().http2()).collect();
-    let path = world.watch(WIDGETS);
+    let (mut three, seen) = start().await;
+    three.expire(&[0, 2]);
+    three.proxies[1].process().signal(Signal::Stop);
+    let clients: Vec<_> = (0..16).map(|_| three.admin().http2()).collect();
+    let path = watch_path(WIDGETS, seen);
     let mut moved = Vec::new();
     for _ in 0..2 {
-        let before = world.three.proxies[0].metric(FAILOVERS, &[]).await;
+        let before = three.proxies[0].metric(FAILOVERS, &[]).await;
         let asking = clients.iter().map(|client| client.get(&path));
         for answer in join_all(asking).await {
             assert!(contains(&answer.body, "too old resource version"));
         }
-        moved.push(world.three.proxies[0].metric(FAILOVERS, &[]).await - before);
+        moved.push(three.proxies[0].metric(FAILOVERS, &[]).await - before);
     }
     // All go from A to C. Some ask B, too, until it is known: 0.8 s until it is asked, and 1 s for its answer.
     let all = clients.len() as f64;
     assert!(moved[0] > all && moved[1] == all, "{moved:?}");
-    world.three.proxies[1].process().signal(Signal::Cont);
+    three.proxies[1].process().signal(Signal::Cont);
 }
 
 #[tokio::test]
 async fn the_header_of_a_quiet_watch_does_not_wait() {
-    let mut world = World::new().await;
-    world.expire(&[0]);
-    let missed = world.three.servers[1].store().revision();
+    let (mut three, _) = start().await;
+    three.expire(&[0]);
+    let missed = three.servers[1].store().revision();
     let now = format!("{WIDGETS}?watch=true&resourceVersion={missed}");
-    world.expire(&[0]);
-    let after = world.three.servers[0].store().tick() + 5;
+    three.expire(&[0]);
+    let after = three.servers[0].store().tick() + 5;
     let local = format!("{WIDGETS}?watch=true&resourceVersion={after}");
-    for client in [world.admin().http1(), world.admin().http2()] {
+    for client in [three.admin().http1(), three.admin().http2()] {
         for path in [&now, &local] {
             let mut watch = client.open(path).await;
             assert_eq!(watch.status, 200);
@@ -425,42 +386,41 @@ async fn the_header_of_a_quiet_watch_does_not_wait() {
         }
     }
     // A quiet watch counts when it ends.
-    world.three.proxies[0]
+    three.proxies[0]
         .until_metric(EXPIRED, &[("result", "avoided")], |count| count == 2.0)
         .await;
     // Its server goes away: it is tried elsewhere, and ends in order.
-    let mut watch = world.admin().open(&now).await;
-    let open =
-        async || world.three.servers[1].count(WIDGETS) + world.three.servers[2].count(WIDGETS) >= 3;
+    let mut watch = three.admin().open(&now).await;
+    let open = async || three.servers[1].count(WIDGETS) + three.servers[2].count(WIDGETS) >= 3;
     eventually("another server is asked", LONG, open).await;
-    world.three.servers[1].stop().await;
-    world.three.servers[2].stop().await;
+    three.servers[1].stop().await;
+    three.servers[2].stop().await;
     let end = watch.next_event(LONG).await.unwrap();
     assert!(end.is_none_or(|event: Value| event["object"]["code"] == 410));
 }
 
 #[tokio::test]
 async fn a_watch_that_was_rerouted_is_followed_by_the_first_proxy() {
-    let world = World::new().await;
-    world.expire(&[1]);
+    let (three, seen) = start().await;
+    three.expire(&[1]);
     for as_status in [false, true] {
-        world.as_status(as_status);
-        for client in world.several() {
-            let watch = format!("{}&timeoutSeconds=1", world.watch(HPAS));
+        three.as_status(as_status);
+        for client in three.of_each_version() {
+            let watch = format!("{}&timeoutSeconds=1", watch_path(HPAS, seen));
             let answer = client.get(&watch).await;
             assert_eq!(answer.code(), 200);
             assert!(contains(&answer.body, "missed") && !contains(&answer.body, "ERROR"));
         }
     }
-    let [a, b, c] = world.asked(HPAS);
+    let [a, b, c] = three.asked(HPAS);
     assert_eq!((a, c), (0, 16));
     assert!((1..16).contains(&b), "{b}");
-    assert_eq!(world.counted().await, (b as f64, 0.0));
+    assert_eq!(three.counted().await, (b as f64, 0.0));
     let labels = [("code", "200"), ("resource", "horizontalpodautoscalers")];
-    world.three.proxies[0]
+    three.proxies[0]
         .until_metric(REROUTED, &labels, |count| count == 16.0)
         .await;
-    for proxy in &world.three.proxies[1..] {
+    for proxy in &three.proxies[1..] {
         assert_eq!(proxy.metric(EXPIRED, &[]).await, 0.0);
     }
 }
@@ -468,35 +428,35 @@ async fn a_watch_that_was_rerouted_is_followed_by_the_first_proxy() {
 #[tokio::test]
 async fn without_resume_routing_and_without_a_revision_a_410_passes() {
     let off = |options: ProxyOptions| options.set("watch.resumeRouting", "false");
-    let world = World::with(off).await;
-    world.expire(&[0]);
+    let (three, seen) = start_with(off).await;
+    three.expire(&[0]);
     for as_status in [false, true] {
-        world.as_status(as_status);
-        let answer = world.admin().get(&world.watch(WIDGETS)).await;
+        three.as_status(as_status);
+        let answer = three.admin().get(&watch_path(WIDGETS, seen)).await;
         assert!(contains(&answer.body, "too old resource version"));
     }
-    assert_eq!(world.asked(WIDGETS), [2, 0, 0]);
-    assert_eq!(world.counted().await, (0.0, 0.0));
+    assert_eq!(three.asked(WIDGETS), [2, 0, 0]);
+    assert_eq!(three.counted().await, (0.0, 0.0));
 }
 
 #[tokio::test]
 async fn other_watches_and_requests_are_not_looked_at() {
-    let world = World::new().await;
+    let (three, _) = start().await;
     let expired = r#"{"type":"ERROR","object":{"kind":"Status","code":410}}"#.to_owned() + "\n";
     for answer in [
         scripted(expired.clone()),
         ScriptedAnswer::new(410).body(expired),
     ] {
-        world.three.servers[0].set_fault(WIDGETS, Some(Fault::Answer(Box::new(answer))));
+        three.servers[0].set_fault(WIDGETS, Some(Fault::Answer(Box::new(answer))));
         for query in [
             "?watch=true",
             "?watch=true&resourceVersion=0",
             "?continue=x",
         ] {
-            let answer = world.admin().get(&format!("{WIDGETS}{query}")).await;
+            let answer = three.admin().get(&format!("{WIDGETS}{query}")).await;
             assert!(contains(&answer.body, "410"), "{query}");
         }
     }
-    assert_eq!(world.asked(WIDGETS), [6, 0, 0]);
-    assert_eq!(world.counted().await, (0.0, 0.0));
+    assert_eq!(three.asked(WIDGETS), [6, 0, 0]);
+    assert_eq!(three.counted().await, (0.0, 0.0));
 }
