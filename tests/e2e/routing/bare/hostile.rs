@@ -1,6 +1,6 @@
 //! Addresses that are no bare apiserver's: they lead to proxies, to others' servers, or nowhere.
 
-use super::{NOWHERE, registry, until, world};
+use super::{NOWHERE, beside, peers, registry, until, until_said};
 use testkit::balancer::Balancer;
 use testkit::cluster::{Ground, HPAS, LONG};
 use testkit::double::{Double, DoubleOptions, v1_20};
@@ -13,8 +13,8 @@ async fn an_address_that_leads_to_proxies_is_no_server() {
     let ground = Ground::new().await;
     let b = ground.double(v1_20()).await;
     let proxy_b = Proxy::start(ground.proxy("b", b.addr()).until(Until::Ready)).await;
-    let world = world(&[], ground).await;
-    let pki = &world.ground.pki;
+    let (a, admin) = beside(&[], ground).await;
+    let pki = &a.ground.pki;
     let each = |proxies: &[&Proxy]| {
         let servers = proxies.iter();
         servers
@@ -22,28 +22,28 @@ async fn an_address_that_leads_to_proxies_is_no_server() {
             .collect::<Vec<_>>()
     };
     // To ourselves, and to any of both.
-    for proxies in [&[&world.proxy][..], &[&proxy_b, &world.proxy]] {
+    for proxies in [&[&a.proxy][..], &[&proxy_b, &a.proxy]] {
         let balancer = Balancer::start(each(proxies)).await;
         eventually("all are ready", LONG, async || {
             balancer.ready() == proxies.len()
         })
         .await;
-        world.registry.advertise(balancer.addr()).await;
-        world.until_said(balancer.addr(), "leads to a proxy").await;
+        registry(&a.ground).await.advertise(balancer.addr()).await;
+        until_said(&a, balancer.addr(), "leads to a proxy").await;
         assert_eq!(
-            (world.peers("bare").await, world.peers("target").await),
+            (peers(&a, "bare").await, peers(&a, "target").await),
             (0.0, 1.0)
         );
-        assert_eq!(world.admin.get(NOWHERE).await.code(), 404);
-        assert_eq!(world.admin.get(HPAS).await.code(), 200);
+        assert_eq!(admin.get(NOWHERE).await.code(), 404);
+        assert_eq!(admin.get(HPAS).await.code(), 200);
     }
 }
 
 #[tokio::test]
 async fn only_peers_are_told_that_a_proxy_answers() {
     let ground = Ground::new().await;
-    let world = world(&[], ground).await;
-    let client = world.proxy.client(&world.ground.pki);
+    let (a, _) = beside(&[], ground).await;
+    let client = a.client();
     let peer = client
         .cert("front-proxy-client")
         .header("X-Remote-User", "system:apiserver");
@@ -88,17 +88,17 @@ async fn hostile_addresses_get_no_request_and_harm_nothing() {
     registry
         .put(&registry.master_lease(thief.addr().ip()), &huge)
         .await;
-    let world = world(&[b.addr()], ground).await;
-    until(&world.admin, HPAS, 200).await;
-    world.until_said(thief.addr(), "no apiserver answers").await;
+    let (a, admin) = beside(&[b.addr()], ground).await;
+    until(&admin, HPAS, 200).await;
+    until_said(&a, thief.addr(), "no apiserver answers").await;
     assert_eq!(
         thief.requests().len(),
         0,
         "no request before its certificate"
     );
     let undecodable = "kube_interop_proxy_etcd_undecodable_total";
-    assert_eq!(world.proxy.metric(undecodable, &[]).await, 8.0);
-    let status = world.proxy.statusz().await;
+    assert_eq!(a.proxy.metric(undecodable, &[]).await, 8.0);
+    let status = a.proxy.statusz().await;
     let named = status["facts"]["undecodable"].as_array().unwrap();
     let keys: Vec<_> = named
         .iter()
@@ -117,14 +117,14 @@ async fn a_thousand_addresses_are_asked_one_after_the_other_and_harm_nothing() {
         let ip = format!("127.255.{}.{}", number / 250, number % 250 + 1);
         registry.put(&registry.master_lease(ip), "{}").await;
     }
-    let world = world(&[b.addr()], ground).await;
+    let (a, admin) = beside(&[b.addr()], ground).await;
     eventually("the first ones are asked", LONG, async || {
-        let status = world.proxy.statusz().await;
+        let status = a.proxy.statusz().await;
         let said = status["facts"]["advertised"].to_string();
         said.contains("does not answer") && said.contains("there are too many")
     })
     .await;
-    assert_eq!(world.admin.get("/api/v1/pods").await.code(), 200);
+    assert_eq!(admin.get("/api/v1/pods").await.code(), 200);
     // Any of those that are not asked may serve it.
-    assert_eq!(world.admin.get(NOWHERE).await.code(), 503);
+    assert_eq!(admin.get(NOWHERE).await.code(), 503);
 }

@@ -13,8 +13,8 @@ use crate::routing::true_404::{denied, until_404};
 use crate::servers::facts::entry;
 use testkit::addr::Loopback;
 use testkit::client::Client;
-use testkit::cluster::{Ground, HPAS, HPAS_IN_DEFAULT, LONG};
-use testkit::double::{Double, Fault, ServedResource, v1_20, v1_36};
+use testkit::cluster::{Ground, HPAS, HPAS_IN_DEFAULT, LONG, Single};
+use testkit::double::{DoubleOptions, Fault, ServedResource, v1_20, v1_36};
 use testkit::proxy::{Proxy, ProxyOptions, Until};
 use testkit::registry::Registry;
 use testkit::steady::Steady;
@@ -25,21 +25,12 @@ const PEERS: &str = "kube_interop_proxy_peers";
 const SHELLS: &str = "/apis/debug.example/v1/namespaces/default/shells/x/exec";
 const NOWHERE: &str = "/apis/no.such.group/v1/things";
 
-/// A has a proxy and lacks the group.
-struct World {
-    proxy: Proxy,
-    admin: Client,
-    registry: Registry,
-    _a: Double,
-    ground: Ground,
-}
-
 async fn registry(ground: &Ground) -> Registry {
     Registry::new(ground.etcd.client().await, "/registry")
 }
 
-/// Apiservers advertise these addresses before A's proxy starts.
-async fn world(advertised: &[SocketAddr], ground: Ground) -> World {
+/// A, which lacks the group and has a proxy, and the administrator there. Apiservers advertise these addresses before.
+async fn beside(advertised: &[SocketAddr], ground: Ground) -> (Single, Client) {
     changed(advertised, ground, |options| options).await
 }
 
@@ -47,22 +38,16 @@ async fn changed(
     advertised: &[SocketAddr],
     ground: Ground,
     change: impl FnOnce(ProxyOptions) -> ProxyOptions,
-) -> World {
+) -> (Single, Client) {
     let registry = registry(&ground).await;
     for address in advertised {
         registry.advertise(*address).await;
     }
-    let a = ground.double(v1_20().without_group("autoscaling")).await;
-    let options = change(ground.proxy("a", a.addr())).until(Until::Ready);
-    let proxy = Proxy::start(options).await;
-    let admin = proxy.client(&ground.pki).cert("admin");
-    World {
-        proxy,
-        admin,
-        registry,
-        _a: a,
-        ground,
-    }
+    let without = v1_20().without_group("autoscaling");
+    let without = DoubleOptions::new(ground.pki.dir(), without);
+    let a = Single::on(ground, without, change).await;
+    let admin = a.client().cert("admin");
+    (a, admin)
 }
 
 /// Waits for an answer, and accepts nothing before but 503.
@@ -108,28 +93,26 @@ fn never_a_404(admin: &Client) -> Steady {
     )
 }
 
-impl World {
-    async fn peers(&self, state: &str) -> f64 {
-        self.proxy.metric(PEERS, &[("state", state)]).await
-    }
+async fn peers(a: &Single, state: &str) -> f64 {
+    a.proxy.metric(PEERS, &[("state", state)]).await
+}
 
-    /// What the status page says of an advertised address.
-    async fn said_of(&self, address: SocketAddr) -> Value {
-        let status = self.proxy.statusz().await;
-        let all = status["facts"]["advertised"].as_array().unwrap();
-        let ip = address.ip().to_string();
-        let mut all = all.iter().filter(|said| said["address"] == ip.as_str());
-        all.next()
-            .map_or(Value::Null, |said| said["withoutProxy"].clone())
-    }
+/// What the status page says of an advertised address.
+async fn said_of(a: &Single, address: SocketAddr) -> Value {
+    let status = a.proxy.statusz().await;
+    let all = status["facts"]["advertised"].as_array().unwrap();
+    let ip = address.ip().to_string();
+    let mut all = all.iter().filter(|said| said["address"] == ip.as_str());
+    all.next()
+        .map_or(Value::Null, |said| said["withoutProxy"].clone())
+}
 
-    async fn until_said(&self, address: SocketAddr, expected: &str) {
-        eventually(&format!("{address}: {expected}"), LONG, async || {
-            let said = self.said_of(address).await;
-            if said == expected { Ok(()) } else { Err(said) }
-        })
-        .await;
-    }
+async fn until_said(a: &Single, address: SocketAddr, expected: &str) {
+    eventually(&format!("{address}: {expected}"), LONG, async || {
+        let said = said_of(a, address).await;
+        if said == expected { Ok(()) } else { Err(said) }
+    })
+    .await;
 }
 
 #[tokio::test]
@@ -138,9 +121,8 @@ async fn a_bare_apiserver_is_served_from() {
     let mut shells = ServedResource::new("debug.example", "v1", "shells", "Shell");
     shells.subresources.push("exec".to_owned());
     let b = ground.double(v1_20().with(shells)).await;
-    let world = world(&[b.addr()], ground).await;
-    let admin = &world.admin;
-    until(admin, HPAS, 200).await;
+    let (a, admin) = beside(&[b.addr()], ground).await;
+    until(&admin, HPAS, 200).await;
     assert_eq!(admin.get(NOWHERE).await.code(), 404, "nobody serves it");
     // It is read as its own loopback client would: nobody else may see `/`.
     let asked = b.take_requests();
@@ -149,7 +131,7 @@ async fn a_bare_apiserver_is_served_from() {
     assert_eq!(index.header("x-remote-group"), "system:masters");
 
     assert_eq!(admin.get(HPAS).await.code(), 200);
-    let client = world.proxy.client(&world.ground.pki);
+    let client = a.client();
     assert_eq!(client.token("tok-admin").get(HPAS).await.code(), 200);
     let bob = client.token("tok-bob").get(HPAS).await;
     assert!(
@@ -183,10 +165,10 @@ async fn a_bare_apiserver_is_served_from() {
         "POST {SHELLS} HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: SPDY/3.1\r\nContent-Length: 0\r\n\
          X-Stream-Protocol-Version: v4.channel.k8s.io\r\n\r\n"
     );
-    let mut shell = Upgraded::open(admin, &exec, b"whoami").await.unwrap();
+    let mut shell = Upgraded::open(&admin, &exec, b"whoami").await.unwrap();
     shell.expect(b"whoami").await.unwrap();
 
-    let status = world.proxy.statusz().await;
+    let status = a.proxy.statusz().await;
     let peer = &status["peers"][0];
     assert_eq!(peer["id"], b.addr().to_string());
     assert!(
@@ -196,7 +178,7 @@ async fn a_bare_apiserver_is_served_from() {
     let states = ["bare", "target", "live", "absent"];
     let mut counts = Vec::new();
     for state in states {
-        counts.push(world.peers(state).await);
+        counts.push(peers(&a, state).await);
     }
     assert_eq!(counts, [1.0, 0.0, 0.0, 0.0]);
 }
@@ -207,25 +189,23 @@ async fn a_bare_apiserver_that_is_gone_is_absent_also_after_its_key() {
     let mut b = ground.double(v1_20()).await;
     let address = b.addr();
     let grace = "6s";
-    let world = changed(&[address], ground, |options| {
+    let (a, admin) = changed(&[address], ground, |options| {
         options.set("rerouting.absentServerGrace", grace)
     })
     .await;
-    until(&world.admin, HPAS, 200).await;
+    until(&admin, HPAS, 200).await;
     b.stop().await;
-    stays_absent(&world.admin, "B is gone", Duration::from_secs(2)).await;
-    world.until_said(address, "does not answer").await;
-    world
-        .registry
-        .delete(&world.registry.master_lease(address.ip()))
-        .await;
-    stays_absent(&world.admin, "and its key", Duration::from_secs(3)).await;
-    until(&world.admin, HPAS, 404).await;
+    stays_absent(&admin, "B is gone", Duration::from_secs(2)).await;
+    until_said(&a, address, "does not answer").await;
+    let registry = registry(&a.ground).await;
+    registry.delete(&registry.master_lease(address.ip())).await;
+    stays_absent(&admin, "and its key", Duration::from_secs(3)).await;
+    until(&admin, HPAS, 404).await;
     b.start_again().await;
     b.set_ready(true);
-    world.registry.advertise(address).await;
+    registry.advertise(address).await;
     eventually("it is back", LONG, async || {
-        world.admin.get(HPAS).await.code() == 200
+        admin.get(HPAS).await.code() == 200
     })
     .await;
 }
@@ -235,12 +215,10 @@ async fn an_apiserver_that_is_not_ready_or_rejects_the_credentials_is_unknown_an
     let ground = Ground::new().await;
     let b = ground.double(v1_36()).await;
     b.set_ready(false);
-    let world = world(&[b.addr()], ground).await;
-    world
-        .until_said(b.addr(), "bare, its discovery cannot be read")
-        .await;
+    let (a, admin) = beside(&[b.addr()], ground).await;
+    until_said(&a, b.addr(), "bare, its discovery cannot be read").await;
     for path in [HPAS, NOWHERE] {
-        assert_eq!(world.admin.get(path).await.code(), 503, "{path}");
+        assert_eq!(admin.get(path).await.code(), 503, "{path}");
     }
     let documents = [
         "/apis/autoscaling/v2",
@@ -248,20 +226,20 @@ async fn an_apiserver_that_is_not_ready_or_rejects_the_credentials_is_unknown_an
         "/apis/nowhere.example.com",
     ];
     for path in documents {
-        let answer = world.admin.get(path).await;
+        let answer = admin.get(path).await;
         assert_eq!(answer.code(), 503, "{path}");
         // client-go would ask ten times before every command.
         assert_eq!(answer.header("retry-after"), "", "{path}");
     }
-    assert_eq!(world.admin.get("/apis/apps/v1").await.code(), 200);
+    assert_eq!(admin.get("/apis/apps/v1").await.code(), 200);
     assert_eq!(b.count(HPAS), 0);
-    assert_eq!(world.peers("bare").await, 1.0);
+    assert_eq!(peers(&a, "bare").await, 1.0);
     b.set_ready(true);
-    until(&world.admin, HPAS, 200).await;
+    until(&admin, HPAS, 200).await;
     for path in [NOWHERE, documents[1], documents[2]] {
-        assert_eq!(world.admin.get(path).await.code(), 404, "{path}");
+        assert_eq!(admin.get(path).await.code(), 404, "{path}");
     }
-    until(&world.admin, documents[0], 200).await;
+    until(&admin, documents[0], 200).await;
 }
 
 #[tokio::test]
@@ -269,28 +247,26 @@ async fn a_proxy_that_takes_a_bare_apiservers_place_and_goes_again_is_no_404() {
     let ground = Ground::new().await;
     let mut b = ground.double(v1_20()).await;
     let address = b.addr();
-    let world = world(&[address], ground).await;
-    let ground = &world.ground;
-    until(&world.admin, HPAS, 200).await;
-    let asking = never_a_404(&world.admin);
+    let (a, admin) = beside(&[address], ground).await;
+    let ground = &a.ground;
+    until(&admin, HPAS, 200).await;
+    let asking = never_a_404(&admin);
     // The apiserver moves to loopback, as it were.
     b.stop().await;
     let behind = ground.double(v1_20()).await;
     let options = ground.proxy("b", behind.addr()).at(address);
     let mut proxy_b = Proxy::start(options.until(Until::Ready)).await;
-    world
-        .proxy
+    a.proxy
         .until_metric(PEERS, &[("state", "target")], |count| count == 1.0)
         .await;
-    assert_eq!(world.peers("bare").await, 0.0);
-    until(&world.admin, HPAS, 200).await;
+    assert_eq!(peers(&a, "bare").await, 0.0);
+    until(&admin, HPAS, 200).await;
     proxy_b.terminate().await;
     drop(behind);
     b.start_again().await;
     b.set_ready(true);
-    until(&world.admin, HPAS, 200).await;
-    world
-        .proxy
+    until(&admin, HPAS, 200).await;
+    a.proxy
         .until_metric(PEERS, &[("state", "bare")], |count| count == 1.0)
         .await;
     asking.stop().await;
@@ -307,15 +283,14 @@ async fn what_only_a_newer_apiserver_serves_is_no_404_after_it_has_lost_its_prox
     let behind = ground.double(v1_20().without_group("autoscaling")).await;
     let options = ground.proxy("b", behind.addr()).at(address);
     let mut proxy_b = Proxy::start(options.until(Until::Ready)).await;
-    let world = world(&[address], ground).await;
-    world
-        .proxy
+    let (a, admin) = beside(&[address], ground).await;
+    a.proxy
         .until_metric(PEERS, &[("state", "target")], |count| count == 1.0)
         .await;
-    assert_eq!(world.admin.get(HPAS).await.code(), 404);
+    assert_eq!(admin.get(HPAS).await.code(), 404);
     proxy_b.terminate().await;
     drop(behind);
-    let registry = &world.registry;
+    let registry = registry(&a.ground).await;
     registry.delete(&registry.master_lease(address.ip())).await;
     upgraded.start_again().await;
     upgraded.set_ready(true);
@@ -323,11 +298,11 @@ async fn what_only_a_newer_apiserver_serves_is_no_404_after_it_has_lost_its_prox
     registry.put_bytes(key, &entry("b", address)).await;
     registry.advertise(address).await;
     eventually("A knows that it is there", LONG, async || {
-        world.said_of(address).await != Value::Null
+        said_of(&a, address).await != Value::Null
     })
     .await;
-    until(&world.admin, HPAS, 200).await;
-    assert_eq!(world.peers("bare").await, 1.0);
+    until(&admin, HPAS, 200).await;
+    assert_eq!(peers(&a, "bare").await, 1.0);
 }
 
 #[tokio::test]
@@ -335,15 +310,16 @@ async fn where_every_apiserver_has_a_proxy_nobody_is_bare() {
     let ground = Ground::new().await;
     let b = ground.double(v1_20()).await;
     let proxy_b = Proxy::start(ground.proxy("b", b.addr()).until(Until::Ready)).await;
-    let world = world(&[proxy_b.addr()], ground).await;
-    world.registry.advertise(world.proxy.addr()).await;
-    until(&world.admin, HPAS, 200).await;
+    let (a, admin) = beside(&[proxy_b.addr()], ground).await;
+    let registry = registry(&a.ground).await;
+    registry.advertise(a.proxy.addr()).await;
+    until(&admin, HPAS, 200).await;
     assert_eq!(
-        (world.peers("bare").await, world.peers("target").await),
+        (peers(&a, "bare").await, peers(&a, "target").await),
         (0.0, 1.0)
     );
-    assert_eq!(world.admin.get(NOWHERE).await.code(), 404);
-    assert_eq!(world.said_of(proxy_b.addr()).await, Value::Null);
+    assert_eq!(admin.get(NOWHERE).await.code(), 404);
+    assert_eq!(said_of(&a, proxy_b.addr()).await, Value::Null);
 }
 
 #[tokio::test]
@@ -354,23 +330,22 @@ async fn the_record_of_a_server_that_lost_its_proxy_does_not_end_while_its_apise
     let options = grace(ground.proxy("b", b.addr()));
     let mut proxy_b = Proxy::start(options.until(Until::Ready)).await;
     // Its apiserver listens on loopback, and advertises the proxy's address.
-    let mut world = changed(&[proxy_b.addr()], ground, grace).await;
-    until(&world.admin, HPAS, 200).await;
-    let asking = never_a_404(&world.admin);
+    let (mut a, admin) = changed(&[proxy_b.addr()], ground, grace).await;
+    until(&admin, HPAS, 200).await;
+    let asking = never_a_404(&admin);
     proxy_b.terminate().await;
-    stays_absent(&world.admin, "after the grace", Duration::from_secs(8)).await;
+    stays_absent(&admin, "after the grace", Duration::from_secs(8)).await;
     asking.stop().await;
-    world.proxy.kill();
-    world.proxy.start_again().await;
-    let admin = world.admin.fresh();
+    a.proxy.kill();
+    a.proxy.start_again().await;
+    let admin = admin.fresh();
     // From then on only the record tells of B.
-    let nobody = world.until_said(proxy_b.addr(), "no apiserver answers");
+    let nobody = until_said(&a, proxy_b.addr(), "no apiserver answers");
     nobody.await;
     stays_absent(&admin, "after a restart", Duration::from_secs(2)).await;
-    world
-        .registry
-        .delete(&world.registry.master_lease(proxy_b.addr().ip()))
-        .await;
+    let registry = registry(&a.ground).await;
+    let key = registry.master_lease(proxy_b.addr().ip());
+    registry.delete(&key).await;
     until(&admin, HPAS, 404).await;
 }
 
@@ -378,12 +353,11 @@ async fn the_record_of_a_server_that_lost_its_proxy_does_not_end_while_its_apise
 async fn what_a_bare_apiserver_denies_is_a_404_after_another_look() {
     let ground = Ground::new().await;
     let b = ground.double(v1_20()).await;
-    let world = changed(&[b.addr()], ground, |options| {
+    let (_a, admin) = changed(&[b.addr()], ground, |options| {
         options.set("apiServer.discoveryInterval", "1s")
     })
     .await;
-    let admin = &world.admin;
-    until(admin, HPAS_IN_DEFAULT, 200).await;
+    until(&admin, HPAS_IN_DEFAULT, 200).await;
     b.set_fault("/version", Some(Fault::Status(500, None)));
     b.set_fault(HPAS_IN_DEFAULT, denied());
     for _ in 0..10 {
@@ -391,20 +365,20 @@ async fn what_a_bare_apiserver_denies_is_a_404_after_another_look() {
         assert_eq!(answer.code(), 503, "{}", answer.text());
     }
     b.set_fault("/version", None);
-    until_404(admin).await;
+    until_404(&admin).await;
     b.set_fault(HPAS_IN_DEFAULT, None);
     assert_eq!(admin.get(HPAS_IN_DEFAULT).await.code(), 200);
 }
 
 /// Until nobody has answered at `address` for longer than the key of a dead one would live, and then for a while.
-async fn stays_unknown(world: &World, address: SocketAddr) {
+async fn stays_unknown(a: &Single, admin: &Client, address: SocketAddr) {
     let is_unknown = async || {
-        let answer = world.admin.get(NOWHERE).await;
+        let answer = admin.get(NOWHERE).await;
         assert_eq!(answer.code(), 503, "{}", answer.text());
     };
     eventually("nobody has answered for long", LONG, async || {
         is_unknown().await;
-        world.said_of(address).await == "no apiserver answers"
+        said_of(a, address).await == "no apiserver answers"
     })
     .await;
     holds(
@@ -424,26 +398,25 @@ async fn while_an_apiserver_lives_that_cannot_be_reached_nothing_is_a_404_unless
     // Nobody listens there.
     let b = Loopback::new();
     let b = b.socket(6443);
-    let mut world = world(&[b], ground).await;
+    let (mut a, admin) = beside(&[b], ground).await;
     // Else B's could be the address of A's own apiserver.
-    world.registry.advertise(world.proxy.addr()).await;
+    let registry = registry(&a.ground).await;
+    registry.advertise(a.proxy.addr()).await;
     eventually("A's address is known", LONG, async || {
-        let status = world.proxy.statusz().await;
+        let status = a.proxy.statusz().await;
         let advertised = status["facts"]["advertised"].as_array().unwrap();
         advertised.len() == 2
     })
     .await;
-    stays_unknown(&world, b).await;
+    stays_unknown(&a, &admin, b).await;
 
     let ignored = format!("[{}]", b.ip());
-    world
-        .proxy
-        .reconfigure("rerouting.ignoredAddresses", &ignored);
-    until(&world.admin, NOWHERE, 404).await;
-    assert_eq!(world.said_of(b).await, Value::Null);
-    world.proxy.reconfigure("rerouting.ignoredAddresses", "[]");
+    a.proxy.reconfigure("rerouting.ignoredAddresses", &ignored);
+    until(&admin, NOWHERE, 404).await;
+    assert_eq!(said_of(&a, b).await, Value::Null);
+    a.proxy.reconfigure("rerouting.ignoredAddresses", "[]");
     eventually("B counts again", LONG, async || {
-        world.admin.get(NOWHERE).await.code() == 503
+        admin.get(NOWHERE).await.code() == 503
     })
     .await;
 }
@@ -456,18 +429,18 @@ async fn addresses_that_no_node_reaches_may_be_those_of_apiservers_whose_proxies
     // Nobody listens there: outside of the nodes, or a load balancer whose hairpin does not work.
     let addresses = [Loopback::new(), Loopback::new(), Loopback::new()];
     let [first, second, third] = addresses.each_ref().map(|address| address.socket(6443));
-    let world = world(&[first, second], ground).await;
+    let (a, admin) = beside(&[first, second], ground).await;
     for address in [first, second] {
-        world.until_said(address, "no apiserver answers").await;
+        until_said(&a, address, "no apiserver answers").await;
     }
-    until(&world.admin, NOWHERE, 404).await;
-    assert_eq!(world.admin.get(HPAS).await.code(), 200);
+    until(&admin, NOWHERE, 404).await;
+    assert_eq!(admin.get(HPAS).await.code(), 200);
     // The third is nobody's of the two.
-    world.registry.advertise(third).await;
+    registry(&a.ground).await.advertise(third).await;
     eventually("the third one counts", LONG, async || {
-        world.admin.get(NOWHERE).await.code() == 503
+        admin.get(NOWHERE).await.code() == 503
     })
     .await;
-    stays_unknown(&world, third).await;
+    stays_unknown(&a, &admin, third).await;
     drop(proxy_b);
 }
