@@ -12,6 +12,7 @@ use testkit::client::Client;
 use testkit::cluster::{Ground, REROUTED, lists};
 use testkit::kcm::ControllerManager;
 use testkit::kube::KubeApiServer;
+use testkit::node::Node;
 use testkit::proxy::{Proxy, Until};
 use testkit::wait::eventually;
 
@@ -21,11 +22,10 @@ const LONG: Duration = Duration::from_secs(120);
 const REMOVED: &str = "batch/v1beta1";
 const NAMESPACES: &str = "/api/v1/namespaces";
 
-struct World {
-    a: KubeApiServer,
+/// A does not serve what B serves, and has a proxy.
+struct Mixed {
     b: KubeApiServer,
-    proxy_a: Proxy,
-    ground: Ground,
+    a: Node,
 }
 
 /// A kind of object that a story is about.
@@ -69,35 +69,30 @@ fn config_map() -> Kind {
     }
 }
 
-impl World {
+impl Mixed {
     /// Only B serves autoscaling and what is removed, and only A has a proxy. B's key below `masterleases/` is its own.
     async fn where_b_is_bare() -> Self {
         let ground = Ground::bootstrapped().await;
         // B first: then A deletes the APIService objects of what it does not know, and B's own group list forgets it.
         let b = ground.kube("cp-b").without("endpoint-reconciler-type");
         let b = KubeApiServer::start(b.betas_of("batch"), &ground.pki).await;
-        let a = without_autoscaling(ground.kube("cp-a"));
-        let a = a.runtime_config(&format!("{REMOVED}=false"));
-        let a = KubeApiServer::start(a, &ground.pki).await;
-        let proxy_a = Proxy::start(ground.proxy("a", a.addr()).until(Until::Ready)).await;
-        let world = Self {
-            a,
-            b,
-            proxy_a,
-            ground,
-        };
-        world.until_a_knows(&world.b.addr().to_string()).await;
-        world
+        let a = Node::options().server(|options| {
+            without_autoscaling(options).runtime_config(&format!("{REMOVED}=false"))
+        });
+        let a = a.start_on(ground).await;
+        let mixed = Self { b, a };
+        mixed.until_a_knows(&mixed.b.addr().to_string()).await;
+        mixed
     }
 
     /// B gets a proxy. That of A starts again, and no longer looks for bare apiservers.
     async fn where_both_have_proxies(&mut self) -> Proxy {
         const BARE: (&str, &str) = ("rerouting.bareServers", "Ignore");
-        let options = self.ground.proxy("b", self.b.addr());
+        let options = self.a.ground.proxy("b", self.b.addr());
         let proxy_b = Proxy::start(options.set(BARE.0, BARE.1).until(Until::Ready)).await;
-        self.proxy_a.terminate().await;
-        self.proxy_a.reconfigure(BARE.0, BARE.1);
-        self.proxy_a.start_again().await;
+        self.a.proxy.terminate().await;
+        self.a.proxy.reconfigure(BARE.0, BARE.1);
+        self.a.proxy.start_again().await;
         self.until_a_knows("b").await;
         proxy_b
     }
@@ -105,15 +100,15 @@ impl World {
     /// `id`: by which A's proxy knows B.
     async fn until_a_knows(&self, id: &str) {
         eventually("A's proxy knows what B serves", LONG, async || {
-            lists(&self.proxy_a.statusz().await, id, "autoscaling")
+            lists(&self.a.proxy.statusz().await, id, "autoscaling")
         })
         .await;
     }
 
     /// A kube-controller-manager with A's proxy for its apiserver, once that lists what B serves.
     async fn controllers(&self) -> ControllerManager {
-        let dir = self.ground.dir.path();
-        let (pki, proxy) = (&self.ground.pki, self.proxy_a.addr());
+        let ground = &self.a.ground;
+        let (dir, pki, proxy) = (ground.dir.path(), &ground.pki, self.a.proxy.addr());
         ControllerManager::start(dir, pki, proxy, &["namespace", "garbagecollector"], &[]).await
     }
 
@@ -172,13 +167,13 @@ impl World {
     /// How many of `kind` etcd has in a namespace.
     async fn stored(&self, kind: &Kind, namespace: &str) -> usize {
         let below = format!("{}/{namespace}/", kind.key);
-        self.ground.etcd.below(&below).await.len()
+        self.a.ground.etcd.below(&below).await.len()
     }
 
     /// The etcd revision of a key's deletion, the first after `since`.
     async fn deletion(&self, key: &str, since: i64) -> i64 {
         let options = WatchOptions::new().with_start_revision(since);
-        let mut client = self.ground.etcd.client().await;
+        let mut client = self.a.ground.etcd.client().await;
         let mut watch = client.watch(key, Some(options)).await.unwrap();
         let deletion = async {
             while let Some(answer) = watch.message().await.unwrap() {
@@ -260,11 +255,11 @@ impl World {
     /// Requests at A's proxy for what A does not serve.
     async fn served_by_peers(&self) -> f64 {
         let name = "kube_interop_proxy_requests_total";
-        self.proxy_a.metric(name, &[("decision", "peers")]).await
+        self.a.proxy.metric(name, &[("decision", "peers")]).await
     }
 
     async fn rerouted(&self, group: &str) -> f64 {
-        self.proxy_a.metric(REROUTED, &[("group", group)]).await
+        self.a.proxy.metric(REROUTED, &[("group", group)]).await
     }
 }
 
@@ -288,16 +283,16 @@ fn revision(object: &Value) -> i64 {
 }
 
 /// Without the proxy: the namespace goes, what was in it stays behind.
-async fn what_is_lost_without_the_proxy(world: &World, kind: &Kind) {
-    world.create_namespace("lost").await;
-    world.create_object(kind, "lost", "web", None).await;
+async fn what_is_lost_without_the_proxy(mixed: &Mixed, kind: &Kind) {
+    mixed.create_namespace("lost").await;
+    mixed.create_object(kind, "lost", "web", None).await;
     let dir = tempfile::tempdir().unwrap();
-    let (pki, a) = (&world.ground.pki, world.a.addr());
+    let (pki, a) = (&mixed.a.ground.pki, mixed.a.server.addr());
     let direct = ControllerManager::start(dir.path(), pki, a, &["namespace"], &[]).await;
     let namespace = format!("{NAMESPACES}/lost");
-    world.delete(&namespace).await;
-    world.until_gone(&namespace, &direct).await;
-    let orphans = world.stored(kind, "lost").await;
+    mixed.delete(&namespace).await;
+    mixed.until_gone(&namespace, &direct).await;
+    let orphans = mixed.stored(kind, "lost").await;
     println!(
         "kube-controller-manager straight at A: namespace gone, {orphans} autoscaler orphaned in etcd"
     );
@@ -307,50 +302,50 @@ async fn what_is_lost_without_the_proxy(world: &World, kind: &Kind) {
 /// What a newer B has added, what a newer A has removed, and what both serve: first while only A has a proxy.
 #[tokio::test]
 async fn what_is_in_a_namespace_goes_with_it_and_what_is_owned_with_its_owner() {
-    let mut world = World::where_b_is_bare().await;
-    what_is_lost_without_the_proxy(&world, &autoscaler()).await;
-    one_proxy_is_enough(&world).await;
-    let _proxy_b = world.where_both_have_proxies().await;
-    with_a_proxy_for_each(&world).await;
+    let mut mixed = Mixed::where_b_is_bare().await;
+    what_is_lost_without_the_proxy(&mixed, &autoscaler()).await;
+    one_proxy_is_enough(&mixed).await;
+    let _proxy_b = mixed.where_both_have_proxies().await;
+    with_a_proxy_for_each(&mixed).await;
 }
 
-async fn one_proxy_is_enough(world: &World) {
-    let controllers = world.controllers().await;
+async fn one_proxy_is_enough(mixed: &Mixed) {
+    let controllers = mixed.controllers().await;
     let added = autoscaler();
-    world
+    mixed
         .a_namespace_goes_after_its_object(&added, &controllers)
         .await;
-    world
+    mixed
         .what_is_owned_goes_with_its_owner("one-proxy", &config_map(), &added, &controllers)
         .await;
-    assert!(world.rerouted("autoscaling").await >= 1.0);
+    assert!(mixed.rerouted("autoscaling").await >= 1.0);
 }
 
-async fn with_a_proxy_for_each(world: &World) {
-    let controllers = world.controllers().await;
+async fn with_a_proxy_for_each(mixed: &Mixed) {
+    let controllers = mixed.controllers().await;
     let added = autoscaler();
-    world
+    mixed
         .a_namespace_goes_after_its_object(&added, &controllers)
         .await;
     println!(
         "kube-controller-manager at A's proxy: the autoscaler gone, then the namespace, 0 orphaned"
     );
-    assert!(world.rerouted("autoscaling").await >= 1.0);
-    assert!(world.served_by_peers().await >= 1.0);
-    world
+    assert!(mixed.rerouted("autoscaling").await >= 1.0);
+    assert!(mixed.served_by_peers().await >= 1.0);
+    mixed
         .what_is_owned_goes_with_its_owner("added", &config_map(), &added, &controllers)
         .await;
-    world
+    mixed
         .a_namespace_goes_after_its_object(&config_map(), &controllers)
         .await;
 
-    if world.b.abilities().serves(REMOVED) {
+    if mixed.b.abilities().serves(REMOVED) {
         let removed = cron_job();
-        world
+        mixed
             .a_namespace_goes_after_its_object(&removed, &controllers)
             .await;
-        assert!(world.rerouted("batch").await >= 1.0);
-        world
+        assert!(mixed.rerouted("batch").await >= 1.0);
+        mixed
             .what_is_owned_goes_with_its_owner("removed", &removed, &config_map(), &controllers)
             .await;
     }
