@@ -2,9 +2,11 @@
 
 use std::time::{Duration, Instant};
 
+use futures_util::future::join_all;
+
 use testkit::client::Client;
-use testkit::cluster::{Ground, HPAS, LONG};
-use testkit::double::{Double, v1_20};
+use testkit::cluster::{Ground, HPAS, LONG, Single};
+use testkit::double::{DoubleOptions, v1_20};
 use testkit::etcd::{Etcd, EtcdOptions};
 use testkit::peer_links::PeerLinks;
 use testkit::pki::Pki;
@@ -19,73 +21,42 @@ const HEARTBEAT: &str = "--heartbeat-interval=100";
 /// Longer than what comes late: its election would change the leader.
 const ELECTION: &str = "--election-timeout=10000";
 
-struct World {
-    ground: Ground,
-    links: PeerLinks,
-    healthy: Etcd,
-    _third: Etcd,
-    _double: Double,
-    proxy: Proxy,
+/// Where a proxy reads is a member of etcd that follows the leader. And the other members.
+async fn follower() -> (Ground, PeerLinks, Vec<Etcd>) {
+    let dir = tempfile::tempdir().unwrap();
+    let pki = Pki::new(&dir.path().join("pki"));
+    let options = EtcdOptions {
+        args: [HEARTBEAT, ELECTION].map(str::to_owned).to_vec(),
+        ..EtcdOptions::default()
+    };
+    let (mut members, links) = Etcd::start_linked(dir.path(), &pki, 3, &options).await;
+    let mut late = None;
+    for (at, member) in members.iter().enumerate() {
+        let (id, leader) = ids(member).await;
+        late = (id != leader).then_some(at).or(late);
+    }
+    let etcd = members.remove(late.expect("a member that does not lead"));
+    (Ground { dir, pki, etcd }, links, members)
 }
 
-impl World {
-    /// A proxy whose only endpoint of etcd is a member that follows the leader.
-    async fn new() -> Self {
-        let dir = tempfile::tempdir().unwrap();
-        let pki = Pki::new(&dir.path().join("pki"));
-        let options = EtcdOptions {
-            args: [HEARTBEAT, ELECTION].map(str::to_owned).to_vec(),
-            ..EtcdOptions::default()
-        };
-        let (mut members, links) = Etcd::start_linked(dir.path(), &pki, 3, &options).await;
-        let mut late = None;
-        for (at, member) in members.iter().enumerate() {
-            let (id, leader) = ids(member).await;
-            late = (id != leader).then_some(at).or(late);
-        }
-        let etcd = members.remove(late.expect("a member that does not lead"));
-        let ground = Ground { dir, pki, etcd };
-        let double = ground.double(v1_20().without_group("autoscaling")).await;
-        let options = ground.proxy("a", double.addr()).set("peer.leaseTTL", "15s");
-        let proxy = Proxy::start(options.until(Until::Ready)).await;
-        Self {
-            ground,
-            links,
-            healthy: members.remove(0),
-            _third: members.remove(0),
-            _double: double,
-            proxy,
-        }
+/// What nobody lists is the apiserver's own 404, and mostly soon.
+async fn denies_quickly(client: &Client) {
+    const ASKED: usize = 9;
+    eventually("a 404", LONG, async || {
+        let code = client.get(NOBODYS).await.code();
+        (code == 404).then_some(()).ok_or(code)
+    })
+    .await;
+    let mut answers = Vec::new();
+    for _ in 0..ASKED {
+        let begun = Instant::now();
+        let code = client.get(NOBODYS).await.code();
+        answers.push((code, begun.elapsed()));
     }
-
-    fn client(&self) -> Client {
-        self.proxy.client(&self.ground.pki).cert("admin")
-    }
-
-    async fn delay(&self, by: Duration) {
-        self.ground.etcd.lag(&self.links, by).await;
-    }
-
-    /// What nobody lists is the apiserver's own 404, and mostly soon.
-    async fn denies_quickly(&self) {
-        const ASKED: usize = 9;
-        let client = self.client();
-        eventually("a 404", LONG, async || {
-            let code = client.get(NOBODYS).await.code();
-            (code == 404).then_some(()).ok_or(code)
-        })
-        .await;
-        let mut answers = Vec::new();
-        for _ in 0..ASKED {
-            let begun = Instant::now();
-            let code = client.get(NOBODYS).await.code();
-            answers.push((code, begun.elapsed()));
-        }
-        let soon = answers
-            .iter()
-            .filter(|(code, took)| *code == 404 && *took < QUICK);
-        assert!(soon.count() > ASKED / 2, "{answers:?}");
-    }
+    let soon = answers
+        .iter()
+        .filter(|(code, took)| *code == 404 && *took < QUICK);
+    assert!(soon.count() > ASKED / 2, "{answers:?}");
 }
 
 /// Of a member and of its leader.
@@ -95,7 +66,7 @@ async fn ids(member: &Etcd) -> (u64, u64) {
 }
 
 /// Asks for `path`, so often and one after the other; it may be that nobody can serve it, but never that nobody has it.
-async fn is_never_denied(client: &Client, path: &str, times: usize) {
+async fn is_never_denied(client: Client, path: &str, times: usize) {
     for number in 0..times {
         let answer = client.get(path).await;
         assert_ne!(answer.code(), 404, "{path}, {number}: {}", answer.text());
@@ -104,12 +75,18 @@ async fn is_never_denied(client: &Client, path: &str, times: usize) {
 
 #[tokio::test]
 async fn a_server_that_joins_is_never_denied_through_a_member_that_lags() {
-    let world = World::new().await;
-    world.denies_quickly().await;
-    let registry = Registry::new(world.healthy.client().await, "/registry");
+    let (ground, links, others) = follower().await;
+    let double = DoubleOptions::new(ground.pki.dir(), v1_20().without_group("autoscaling"));
+    let a = Single::on(ground, double, |options| {
+        options.set("peer.leaseTTL", "15s")
+    })
+    .await;
+    let admin = a.client().cert("admin");
+    denies_quickly(&admin.fresh()).await;
+    let registry = Registry::new(others[0].client().await, "/registry");
     let mut number = 0;
     for by in [200, 1500] {
-        world.delay(Duration::from_millis(by)).await;
+        a.ground.etcd.lag(&links, Duration::from_millis(by)).await;
         for _ in 0..4 {
             number += 1;
             let (id, group) = (format!("joins-{number}"), format!("joins-{number}.example"));
@@ -118,23 +95,15 @@ async fn a_server_that_joins_is_never_denied_through_a_member_that_lags() {
             registry
                 .put_record(&id, port, &group_version, &["things"])
                 .await;
-            let clients: Vec<_> = (0..3).map(|_| world.client()).collect();
-            let [one, two, three] = &clients[..] else {
-                unreachable!("three clients");
-            };
-            tokio::join!(
-                is_never_denied(one, &path, 5),
-                is_never_denied(two, &path, 5),
-                is_never_denied(three, &path, 5),
-            );
+            let asking = [(); 3].map(|()| is_never_denied(admin.fresh(), &path, 5));
+            join_all(asking).await;
         }
     }
 
-    let double = world.ground.double(v1_20()).await;
-    let healthy = format!("[\"{}\"]", world.healthy.endpoint());
-    let options = world
-        .ground
-        .proxy("b", double.addr())
+    let double = a.ground.double(v1_20()).await;
+    let healthy = format!("[\"{}\"]", others[0].endpoint());
+    let options = a.ground.proxy("b", double.addr());
+    let options = options
         .set("etcd.endpoints", &healthy)
         .set("peer.leaseTTL", "15s");
     let asking = async {
@@ -147,7 +116,7 @@ async fn a_server_that_joins_is_never_denied_through_a_member_that_lags() {
                 .ok_or("nothing yet".to_owned())
         })
         .await;
-        let client = world.client();
+        let client = admin.fresh();
         eventually("B's resource is served", LONG, async || {
             let answer = client.get(HPAS).await;
             assert_ne!(answer.code(), 404, "{}", answer.text());
@@ -159,6 +128,6 @@ async fn a_server_that_joins_is_never_denied_through_a_member_that_lags() {
     };
     let (_b, ()) = tokio::join!(Proxy::start(options.until(Until::Ready)), asking);
 
-    world.links.restore();
-    world.denies_quickly().await;
+    links.restore();
+    denies_quickly(&admin.fresh()).await;
 }
