@@ -212,7 +212,8 @@ impl Running {
     }
 }
 
-struct World {
+/// A node whose version changes, and another one.
+struct TwoNodes {
     upgrade: Upgrade,
     running: Running,
     /// At the node whose version changes, and at the other one, which stays at the old version.
@@ -224,7 +225,7 @@ struct World {
     ground: Ground,
 }
 
-impl World {
+impl TwoNodes {
     async fn new(upgrade: Upgrade) -> Self {
         let ground = Ground::bootstrapped().await;
         let address = Loopback::new();
@@ -239,7 +240,7 @@ impl World {
             proxy("changes", running.addr()),
             proxy("stays", stays.addr())
         );
-        let world = Self {
+        let nodes = Self {
             upgrade,
             running,
             proxies: [changes, other],
@@ -247,8 +248,8 @@ impl World {
             address,
             ground,
         };
-        world.until_version(&world.upgrade.old_version()).await;
-        world
+        nodes.until_version(&nodes.upgrade.old_version()).await;
+        nodes
     }
 
     fn admin(&self, at: usize) -> Client {
@@ -330,34 +331,38 @@ impl World {
         lost
     }
 
-    /// Creates ConfigMaps, through both proxies in turn.
+    /// Creates ConfigMaps.
     fn write(&self) -> Steady {
-        let clients = [0, 1].map(|at| self.admin(at));
-        let count = AtomicUsize::new(0);
-        Steady::start("writes", PACE, MOST, move || {
-            let number = count.fetch_add(1, Ordering::Relaxed);
-            let client = clients[number % 2].clone();
-            async move {
-                let body = config_map(&format!("written-{number}"), "x");
-                let answer = client.try_request("POST", CONFIG_MAPS, body).await;
-                let answer = answer.map_err(|error| format!("{error:#}"))?;
-                let made = answer.code() == 201;
-                made.then_some(()).ok_or_else(|| answer.text())
-            }
+        self.in_turn("writes", 201, |number| {
+            let body = config_map(&format!("written-{number}"), "x");
+            ("POST", CONFIG_MAPS, body)
         })
     }
 
-    /// Lists what only one version serves, through both proxies in turn.
+    /// Lists what only one version serves.
     fn read(&self, path: &'static str) -> Steady {
+        self.in_turn(path, 200, move |_| ("GET", path, String::new()))
+    }
+
+    /// Sends these requests through both proxies in turn. `code`: of each answer.
+    fn in_turn(
+        &self,
+        what: &str,
+        code: u16,
+        request: impl Fn(usize) -> (&'static str, &'static str, String) + Send + 'static,
+    ) -> Steady {
         let clients = [0, 1].map(|at| self.admin(at));
-        let count = AtomicUsize::new(0);
-        Steady::start(path, PACE, MOST, move || {
-            let client = clients[count.fetch_add(1, Ordering::Relaxed) % 2].clone();
+        let mut numbers = 0..;
+        Steady::start(what, PACE, MOST, move || {
+            let number = numbers.next().unwrap();
+            let client = clients[number % 2].clone();
+            let (method, path, body) = request(number);
             async move {
-                let answer = client.try_get(path).await;
+                let answer = client.try_request(method, path, body).await;
                 let answer = answer.map_err(|error| format!("{error:#}"))?;
-                let served = answer.code() == 200;
-                served.then_some(()).ok_or_else(|| answer.text())
+                (answer.code() == code)
+                    .then_some(())
+                    .ok_or_else(|| answer.text())
             }
         })
     }
@@ -397,15 +402,15 @@ impl Informer {
 async fn upgrade_downgrade_and_upgrade_lose_nothing_that_a_client_wrote() {
     for upgrade in Upgrade::all() {
         println!("{} to {}", upgrade.old_version(), upgrade.new_version());
-        nothing_is_lost(World::new(upgrade).await).await;
+        nothing_is_lost(TwoNodes::new(upgrade).await).await;
     }
 }
 
-async fn nothing_is_lost(mut world: World) {
-    let writes = world.write();
-    let of_old = world.read(world.upgrade.only_old);
+async fn nothing_is_lost(mut nodes: TwoNodes) {
+    let writes = nodes.write();
+    let of_old = nodes.read(nodes.upgrade.only_old);
     let informers = [0, 1].map(|at| {
-        let client = kube_client_at(world.proxies[at].addr(), &world.ground, "upgrades");
+        let client = kube_client_at(nodes.proxies[at].addr(), &nodes.ground, "upgrades");
         Informer::start(client)
     });
     for informer in &informers {
@@ -415,25 +420,25 @@ async fn nothing_is_lost(mut world: World) {
         .await;
     }
 
-    world.upgrade().await;
-    let of_new = world.upgrade.only_new.map(|path| world.read(path));
+    nodes.upgrade().await;
+    let of_new = nodes.upgrade.only_new.map(|path| nodes.read(path));
     // What goes to the old server loses the field there: that is what the policies are for.
-    assert_eq!(world.lost_fields("any").await, [1]);
-    world.prefer("Newest").await;
-    assert!(world.lost_fields("newest").await.is_empty());
-    world.prefer("Oldest").await;
-    assert_eq!(world.lost_fields("oldest").await, [0, 1]);
+    assert_eq!(nodes.lost_fields("any").await, [1]);
+    nodes.prefer("Newest").await;
+    assert!(nodes.lost_fields("newest").await.is_empty());
+    nodes.prefer("Oldest").await;
+    assert_eq!(nodes.lost_fields("oldest").await, [0, 1]);
     if let Some(reads) = of_new {
         reads.stop().await;
     }
-    world.downgrade().await;
-    world.prefer("Newest").await;
-    world.upgrade().await;
-    assert!(world.lost_fields("newest-again").await.is_empty());
+    nodes.downgrade().await;
+    nodes.prefer("Newest").await;
+    nodes.upgrade().await;
+    assert!(nodes.lost_fields("newest-again").await.is_empty());
 
     let written = writes.stop().await;
     of_old.stop().await;
-    let list = world.admin(1).get(CONFIG_MAPS).await.json();
+    let list = nodes.admin(1).get(CONFIG_MAPS).await.json();
     let items = list["items"].as_array().unwrap().iter();
     let name = |item: &Value| item["metadata"]["name"].as_str().unwrap().to_owned();
     let names: BTreeSet<String> = items.map(name).collect();
