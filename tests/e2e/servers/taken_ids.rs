@@ -19,15 +19,15 @@ use testkit::wait::{eventually, holds};
 const WHILE: Duration = Duration::from_secs(4);
 
 /// A kube-apiserver without the group, and a Lease of B. Bob may do with Leases what he likes.
-struct World<'w> {
-    api: &'w KubeApiServer,
+struct BobsLeases<'a> {
+    api: &'a KubeApiServer,
     bob: Client,
     registry: Registry,
-    ground: &'w Ground,
+    ground: &'a Ground,
 }
 
-impl<'w> World<'w> {
-    async fn new(api: &'w KubeApiServer, ground: &'w Ground) -> Self {
+impl<'a> BobsLeases<'a> {
+    async fn new(api: &'a KubeApiServer, ground: &'a Ground) -> Self {
         let group = "rbac.authorization.k8s.io";
         let role = json!({"apiVersion": format!("{group}/v1"), "kind": "Role", "metadata": {"name": "bob"},
             "rules": [{"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["*"]}]});
@@ -92,42 +92,42 @@ impl<'w> World<'w> {
 }
 
 pub async fn no_lease_makes_a_proxy_take_what_is_anothers(api: &KubeApiServer, ground: &Ground) {
-    let world = World::new(api, ground).await;
+    let leases = BobsLeases::new(api, ground).await;
     for id in ["apiserver-b", &computed(&host_name(), "v1.36.0").unwrap()] {
-        the_id_of_a_dead_server(&world, id).await;
+        the_id_of_a_dead_server(&leases, id).await;
     }
-    the_entry_and_the_storage_versions_of_an_apiserver(&world).await;
+    the_entry_and_the_storage_versions_of_an_apiserver(&leases).await;
 }
 
 /// Whether the Lease comes while A's proxy runs or before; by its label or by what kube-apiserver computes.
-async fn the_id_of_a_dead_server(world: &World<'_>, id: &str) {
-    world.b_was(id).await;
-    let key = world.registry.server(id);
-    let record = world.registry.get(&key).await.unwrap();
-    let mut proxy_a = world.proxy_a("").await;
+async fn the_id_of_a_dead_server(leases: &BobsLeases<'_>, id: &str) {
+    leases.b_was(id).await;
+    let key = leases.registry.server(id);
+    let record = leases.registry.get(&key).await.unwrap();
+    let mut proxy_a = leases.proxy_a("").await;
     eventually("A has an ID", LONG, async || {
         proxy_a.statusz().await["server"]["id"].is_string()
     })
     .await;
-    world.labels(id).await;
-    world.b_is_absent(&proxy_a, id, &record).await;
+    leases.labels(id).await;
+    leases.b_is_absent(&proxy_a, id, &record).await;
     proxy_a.kill();
     proxy_a.start_again().await;
-    world.b_is_absent(&proxy_a, id, &record).await;
+    leases.b_is_absent(&proxy_a, id, &record).await;
 
     assert!(proxy_a.terminate().await.success());
     let lease = format!("{LEASES}/{id}");
-    let deleted = world.bob.request("DELETE", &lease, "");
+    let deleted = leases.bob.request("DELETE", &lease, "");
     assert_eq!(deleted.await.code(), 200);
-    world.registry.delete(&key).await;
+    leases.registry.delete(&key).await;
 }
 
 /// By its label.
-async fn the_entry_and_the_storage_versions_of_an_apiserver(world: &World<'_>) {
+async fn the_entry_and_the_storage_versions_of_an_apiserver(leases: &BobsLeases<'_>) {
     let id = "apiserver-b";
-    world.labels(id).await;
+    leases.labels(id).await;
     for server_id in ["a", ""] {
-        let mut proxy_a = world.proxy_a(server_id).await;
+        let mut proxy_a = leases.proxy_a(server_id).await;
         let apiserver = eventually("A's apiserver has an ID", LONG, async || {
             let status = proxy_a.statusz().await;
             status["server"]["apiserverId"].as_str().map(str::to_owned)
@@ -136,14 +136,14 @@ async fn the_entry_and_the_storage_versions_of_an_apiserver(world: &World<'_>) {
         assert_ne!(apiserver, id);
         let entry = |id: &str| format!("/registry/peerserverleases/{id}");
         eventually("it has its own entry", LONG, async || {
-            world.registry.get(&entry(&apiserver)).await.is_some()
+            leases.registry.get(&entry(&apiserver)).await.is_some()
         })
         .await;
-        assert_eq!(world.registry.get(&entry(id)).await, None);
+        assert_eq!(leases.registry.get(&entry(id)).await, None);
         let own = proxy_a.statusz().await["server"]["id"].clone();
-        let live = world.registry.live(own.as_str().unwrap());
+        let live = leases.registry.live(own.as_str().unwrap());
         let live: Value =
-            serde_json::from_slice(&world.registry.get(&live).await.unwrap()).unwrap();
+            serde_json::from_slice(&leases.registry.get(&live).await.unwrap()).unwrap();
         assert_ne!(live["apiServerID"], id);
         assert!(proxy_a.terminate().await.success());
     }

@@ -60,7 +60,7 @@ async fn ask(client: Client, pause: Duration, asked: Arc<Mutex<Vec<Asked>>>) {
 }
 
 /// A node, and a peer.
-struct World {
+struct NodeAndPeer {
     apiserver: KubeApiServer,
     proxy: Proxy,
     asked: Arc<Mutex<Vec<Asked>>>,
@@ -69,7 +69,7 @@ struct World {
     ground: Ground,
 }
 
-impl World {
+impl NodeAndPeer {
     async fn new(change: impl Fn(KubeOptions) -> KubeOptions) -> Self {
         let ground = Ground::bootstrapped().await;
         let apiserver = change(ground.kube("cp-a"));
@@ -181,17 +181,17 @@ async fn an_apiserver_that_lives_on_without_its_port_keeps_its_proxy_and_nothing
         let options = options.cached().feature_gate("APIServerIdentity=true");
         options.arg("--shutdown-delay-duration=5s")
     };
-    let mut world = World::new(lives_on).await;
-    let asking = world.ask(LONG_PAUSE);
+    let mut node = NodeAndPeer::new(lives_on).await;
+    let asking = node.ask(LONG_PAUSE);
     let signalled = Instant::now();
-    let (proxy_ended, apiserver_ended) = stop(&mut world.proxy, &mut world.apiserver).await;
+    let (proxy_ended, apiserver_ended) = stop(&mut node.proxy, &mut node.apiserver).await;
     asking.abort();
     let took = |ended: Instant| ended.duration_since(signalled);
     let (proxy, apiserver) = (took(proxy_ended), took(apiserver_ended));
     println!("the apiserver ended after {apiserver:?}, its proxy after {proxy:?}");
     assert!(apiserver > MINUTE, "it lives on: {apiserver:?}");
     assert!(proxy > apiserver && proxy < PROXY_GIVES_UP);
-    let asked = world.asked.lock().unwrap().clone();
+    let asked = node.asked.lock().unwrap().clone();
     let refused: Vec<_> = asked
         .iter()
         .filter(|asked| asked.result.is_err() && asked.answered < apiserver_ended)
@@ -202,11 +202,11 @@ async fn an_apiserver_that_lives_on_without_its_port_keeps_its_proxy_and_nothing
     assert!(asked.len() > least, "{} of {least}", asked.len());
 
     // The other one is stopped alone: its apiserver has connections, too.
-    let direct = Client::new(world.peers_double.addr(), &world.ground.pki).cert("admin");
+    let direct = Client::new(node.peers_double.addr(), &node.ground.pki).cert("admin");
     let watch = direct.open(&format!("{CONFIG_MAPS}?watch=true")).await;
     assert_eq!(watch.status, 200);
     let alone = Instant::now();
-    assert!(world.peers_proxy.terminate().await.success());
+    assert!(node.peers_proxy.terminate().await.success());
     // It does not wait for its apiserver: that could last 75 s.
     let drained = Duration::from_secs(30);
     assert!(alone.elapsed() < drained, "{:?}", alone.elapsed());
@@ -215,39 +215,39 @@ async fn an_apiserver_that_lives_on_without_its_port_keeps_its_proxy_and_nothing
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_client_of_one_node_is_served_for_as_long_as_its_proxy_is_there() {
-    let mut world = World::new(|options| {
+    let mut node = NodeAndPeer::new(|options| {
         let delay = format!("--shutdown-delay-duration={SHUTDOWN_DELAY}");
         options.arg(&delay).arg("--goaway-chance=0.02")
     })
     .await;
     // Its apiserver ends connections at random.
-    let client = world.admin().http2().timeout(LONGER);
-    nothing_is_lost(&world.proxy, &client).await;
-    let asking = world.ask(PAUSE);
-    an_apiserver_is_replaced_behind_its_proxy(&mut world).await;
-    a_proxy_ends_after_its_apiserver_and_starts_before_it(&mut world).await;
-    both_end_together(&mut world).await;
+    let client = node.admin().http2().timeout(LONGER);
+    nothing_is_lost(&node.proxy, &client).await;
+    let asking = node.ask(PAUSE);
+    an_apiserver_is_replaced_behind_its_proxy(&mut node).await;
+    a_proxy_ends_after_its_apiserver_and_starts_before_it(&mut node).await;
+    both_end_together(&mut node).await;
     asking.abort();
 }
 
 /// As with a proxy that is a static pod of its own.
-async fn an_apiserver_is_replaced_behind_its_proxy(world: &mut World) {
-    world.end_apiserver().await;
-    world.until_served().await;
-    world.start_apiserver_again().await;
-    let failed = world.failed();
+async fn an_apiserver_is_replaced_behind_its_proxy(node: &mut NodeAndPeer) {
+    node.end_apiserver().await;
+    node.until_served().await;
+    node.start_apiserver_again().await;
+    let failed = node.failed();
     assert!(failed.is_empty(), "{failed:?}");
 }
 
 /// As kubelet from 1.29 on does with a native sidecar.
-async fn a_proxy_ends_after_its_apiserver_and_starts_before_it(world: &mut World) {
-    world.end_apiserver().await;
+async fn a_proxy_ends_after_its_apiserver_and_starts_before_it(node: &mut NodeAndPeer) {
+    node.end_apiserver().await;
     // A peer serves it, and the drain ends it.
-    let watcher = world.admin();
+    let watcher = node.admin();
     let mut watch = watcher.open(&format!("{CONFIG_MAPS}?watch=true")).await;
     assert_eq!(watch.status, 200);
-    world.proxy.process().signal(Signal::Term);
-    let status = world.proxy.process().wait(LONGER).await;
+    node.proxy.process().signal(Signal::Term);
+    let status = node.proxy.process().wait(LONGER).await;
     assert_eq!(status.code(), Some(0));
     let ended = Instant::now();
     while watch
@@ -257,27 +257,27 @@ async fn a_proxy_ends_after_its_apiserver_and_starts_before_it(world: &mut World
         .is_some()
     {}
 
-    world.proxy.start_again().await;
-    world.until_served().await;
-    world.start_apiserver_again().await;
-    let early = before(world.failed(), ended);
+    node.proxy.start_again().await;
+    node.until_served().await;
+    node.start_apiserver_again().await;
+    let early = before(node.failed(), ended);
     assert!(early.is_empty(), "while the proxy was there: {early:?}");
 }
 
 /// Both get SIGTERM at the same moment, as from kubelet, and are started again when both have ended.
-async fn both_end_together(world: &mut World) {
+async fn both_end_together(node: &mut NodeAndPeer) {
     // A watch that the drain ends.
-    let watcher = world.admin();
+    let watcher = node.admin();
     let _watch = watcher.open(&format!("{CONFIG_MAPS}?watch=true")).await;
     let signalled = Instant::now();
-    let (proxy_ended, apiserver_ended) = stop(&mut world.proxy, &mut world.apiserver).await;
-    world.apiserver.start_again();
-    world.proxy.start_again().await;
-    world.proxy.wait_ready().await;
+    let (proxy_ended, apiserver_ended) = stop(&mut node.proxy, &mut node.apiserver).await;
+    node.apiserver.start_again();
+    node.proxy.start_again().await;
+    node.proxy.wait_ready().await;
     let ready = Instant::now();
-    world.until_served().await;
+    node.until_served().await;
 
-    let failed = world.failed();
+    let failed = node.failed();
     let since = |at: Instant| at.saturating_duration_since(signalled).as_secs_f64();
     println!(
         "after SIGTERM the proxy ended in {:.1} s, the apiserver in {:.1} s, ready again after {:.1} s",

@@ -192,8 +192,8 @@ pub fn last_bookmark(seen: &[Seen]) -> Option<i64> {
     (*kind == EventKind::Bookmark).then_some(*revision)
 }
 
-/// An apiserver that keeps Events and PodTemplates in another etcd, and LimitRanges in a copy of the first one.
-struct World {
+/// An apiserver that keeps Events and PodTemplates in another etcd, and LimitRanges in a copy of the ground's.
+struct ThreeEtcds {
     server: KubeApiServer,
     copy: Etcd,
     /// Of a LimitRange, which has the same key and revision in the first etcd.
@@ -202,7 +202,7 @@ struct World {
     ground: Ground,
 }
 
-impl World {
+impl ThreeEtcds {
     async fn new() -> Self {
         let mut ground = Ground::bootstrapped().await;
         let moved = json!({"apiVersion": "v1", "kind": "LimitRange",
@@ -230,9 +230,9 @@ impl World {
 
 #[tokio::test]
 async fn a_watch_that_the_proxy_ends_is_told_how_far_it_has_come() {
-    let mut world = World::new().await;
-    no_revision_of_one_etcd_is_given_for_what_was_moved_to_a_copy_of_it(&world).await;
-    let World { ground, server, .. } = &mut world;
+    let mut etcds = ThreeEtcds::new().await;
+    no_revision_of_one_etcd_is_given_for_what_was_moved_to_a_copy_of_it(&etcds).await;
+    let ThreeEtcds { ground, server, .. } = &mut etcds;
     no_revision_of_one_etcd_is_given_for_what_is_in_another(ground, server).await;
     a_quiet_one_is_told_the_newest_revision_and_goes_on_from_there(ground, server).await;
     bookmarks_of_the_apiserver_are_understood_and_followed_by_ours(ground, server).await;
@@ -394,8 +394,8 @@ async fn no_revision_of_one_etcd_is_given_for_what_is_in_another(
 }
 
 /// The configuration does not name it.
-async fn no_revision_of_one_etcd_is_given_for_what_was_moved_to_a_copy_of_it(world: &World) {
-    let World { ground, server, .. } = world;
+async fn no_revision_of_one_etcd_is_given_for_what_was_moved_to_a_copy_of_it(etcds: &ThreeEtcds) {
+    let ThreeEtcds { ground, server, .. } = etcds;
     let admin = server.admin();
     for name in ["before-1", "before-2", "before-3"] {
         write(admin, SECRETS, name, &json!({})).await;
@@ -407,13 +407,13 @@ async fn no_revision_of_one_etcd_is_given_for_what_was_moved_to_a_copy_of_it(wor
     let quiet = Events::open(&client, &watch_path(LIMIT_RANGES, from)).await;
     let path = format!("{}&timeoutSeconds=6", watch_path(LIMIT_RANGES, 0));
     let mut existing = Events::open(&client, &path).await;
-    existing.until(world.moved).await;
+    existing.until(etcds.moved).await;
     let path = watch_path(SECRETS, list_revision(admin, SECRETS).await);
     let secrets = Events::open(&client, &path).await;
     write(admin, SERVICE_ACCOUNTS, "x", &json!({})).await;
     proxy.process().signal(Signal::Term);
     // Later versions tell, shortly before the end, where they are in the other one.
-    let of_copy = world.copy.client().await.status().await.unwrap();
+    let of_copy = etcds.copy.client().await.status().await.unwrap();
     let of_copy = of_copy.header().unwrap().revision();
     let mut given = Vec::new();
     for watch in [quiet, existing, secrets] {
