@@ -6,10 +6,10 @@ pub mod metrics;
 pub mod page;
 pub mod pages;
 pub mod predecessor;
-#[cfg(test)]
-mod reference;
 pub mod secure;
 mod start;
 mod status;
+#[cfg(test)]
+mod tests;
 
 pub use self::start::start;

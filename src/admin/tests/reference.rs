@@ -5,8 +5,8 @@ use std::fmt::Write as _;
 
 use prometheus::Registry;
 
-use super::document::PEER_STATES;
-use super::metrics::Gauges;
+use crate::admin::document::PEER_STATES;
+use crate::admin::metrics::Gauges;
 use crate::discovery::metrics::PeerDiscoveryMetrics;
 use crate::otlp::metrics::SpanMetrics;
 use crate::publish::metrics::{self, IdentityMetrics};
@@ -51,7 +51,7 @@ fn all() -> Vec<RegisteredMetric> {
 }
 
 /// The string literals in the function of `source` that begins with this text.
-pub(crate) fn texts<'s>(source: &'s str, function: &str) -> Vec<&'s str> {
+fn texts<'s>(source: &'s str, function: &str) -> Vec<&'s str> {
     let (_, body) = source.split_once(function).expect(function);
     let (body, _) = body.split_once("\n    }\n").expect("its end");
     body.split('"').skip(1).step_by(2).collect()
@@ -74,7 +74,7 @@ fn values(metric: &str, label: &str) -> String {
         ("failed_reroutes_total", "result") => code(["answered", "refused"]),
         ("refusals_total", "reason") => code(Refusal::ALL.map(Refusal::name)),
         ("failovers_total", "reason") => code(texts(
-            include_str!("../relay/outcome.rs"),
+            include_str!("../../relay/outcome.rs"),
             "pub fn name(&self)",
         )),
         ("identity_lease", "kept_by") => code([metrics::PROXY, metrics::OTHER]),
@@ -182,17 +182,17 @@ fn what_counts_and_nothing_else_ends_in_total() {
 fn every_metric_passes_where_it_is_noted() {
     let noted = all().len();
     let sources = [
-        include_str!("metrics.rs"),
-        include_str!("../discovery/metrics.rs"),
         include_str!("../metrics.rs"),
-        include_str!("../otlp/metrics.rs"),
-        include_str!("../publish/metrics.rs"),
-        include_str!("../relay/observe.rs"),
-        include_str!("../relay/client/unread.rs"),
-        include_str!("../reload/metrics.rs"),
-        include_str!("../server/metrics.rs"),
-        include_str!("../tls/metrics.rs"),
-        include_str!("../watches/metrics.rs"),
+        include_str!("../../discovery/metrics.rs"),
+        include_str!("../../metrics.rs"),
+        include_str!("../../otlp/metrics.rs"),
+        include_str!("../../publish/metrics.rs"),
+        include_str!("../../relay/observe.rs"),
+        include_str!("../../relay/client/unread.rs"),
+        include_str!("../../reload/metrics.rs"),
+        include_str!("../../server/metrics.rs"),
+        include_str!("../../tls/metrics.rs"),
+        include_str!("../../watches/metrics.rs"),
     ];
     let direct: usize = sources
         .iter()

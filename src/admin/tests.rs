@@ -1,0 +1,3 @@
+//! `docs/metrics.md` is what the collectors say.
+
+mod reference;
