@@ -133,12 +133,7 @@ impl RelayService {
         if rest.watch.request.is_none() {
             return boxed(|| rest.end(&self.shared, session)).await.into();
         }
-        let (service, client) = (self, &downstream.client);
-        let make = ContextMaker {
-            service,
-            downstream,
-        };
-        forward::hand_over((&self.shared, &make, client), session, rest, reason).await
+        forward::hand_over((&self.shared, self, downstream), session, rest, reason).await
     }
 
     /// Serves an HTTP/1 connection to its end.
@@ -235,7 +230,34 @@ impl RelayService {
         served(context, entry, moved.is_some(), permit, delivered)
     }
 
-    /// What a request is. `target`: its path and query.
+    /// Upstream connections with the current credentials.
+    fn upstreams(&self) -> Arc<Upstreams> {
+        let upstreams = self.upstreams.load_full();
+        let credentials = self.shared.credentials.load();
+        if Arc::ptr_eq(&upstreams.credentials, &credentials) {
+            return upstreams;
+        }
+        let new = Arc::new(Upstreams::new(&self.shared.config, credentials.clone()));
+        self.upstreams.store(new.clone());
+        new
+    }
+
+    /// Ends the connection with this request, by chance, so that the client's next one may reach another node. As in
+    /// kube-apiserver (`--goaway-chance`).
+    fn go_away_by_chance(&self, session: &ClientSession, context: &RequestContext<'_>) {
+        let chance = self.shared.config.serving.goaway_chance;
+        if chance > 0.0
+            && context.kind == RequestKind::Short
+            && session.is_http2()
+            && context.caller != Caller::Peer
+            && rand::thread_rng().gen_bool(chance)
+        {
+            context.downstream.go_away();
+        }
+    }
+}
+
+impl MakeContext for RelayService {
     fn context<'a>(
         &'a self,
         session: &ClientSession,
@@ -294,51 +316,6 @@ impl RelayService {
             info,
             meter: RequestMeter::new(&shared.metrics.requests, started, class, span),
         }
-    }
-
-    /// Upstream connections with the current credentials.
-    fn upstreams(&self) -> Arc<Upstreams> {
-        let upstreams = self.upstreams.load_full();
-        let credentials = self.shared.credentials.load();
-        if Arc::ptr_eq(&upstreams.credentials, &credentials) {
-            return upstreams;
-        }
-        let new = Arc::new(Upstreams::new(&self.shared.config, credentials.clone()));
-        self.upstreams.store(new.clone());
-        new
-    }
-
-    /// Ends the connection with this request, by chance, so that the client's next one may reach another node. As in
-    /// kube-apiserver (`--goaway-chance`).
-    fn go_away_by_chance(&self, session: &ClientSession, context: &RequestContext<'_>) {
-        let chance = self.shared.config.serving.goaway_chance;
-        if chance > 0.0
-            && context.kind == RequestKind::Short
-            && session.is_http2()
-            && context.caller != Caller::Peer
-            && rand::thread_rng().gen_bool(chance)
-        {
-            context.downstream.go_away();
-        }
-    }
-}
-
-/// Another server is asked for the rest of a watch.
-struct ContextMaker<'a> {
-    service: &'a RelayService,
-    downstream: &'a Arc<Downstream>,
-}
-
-impl MakeContext for ContextMaker<'_> {
-    fn context<'c>(
-        &'c self,
-        session: &ClientSession,
-        header: &mut Parts,
-        target: &'c str,
-    ) -> RequestContext<'c> {
-        let (downstream, now) = (self.downstream.clone(), Instant::now());
-        self.service
-            .context(session, header, target, downstream, now)
     }
 }
 

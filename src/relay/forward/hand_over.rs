@@ -6,6 +6,7 @@
 //! the client's stream is held, quiet. A stream that nobody can certainly go on with ends as if its apiserver had ended it.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use http::request::Parts;
@@ -19,7 +20,7 @@ use super::tries::report;
 use crate::kube::version::KubernetesVersion;
 use crate::metrics::Open;
 use crate::net::boxed;
-use crate::relay::client::ClientSession;
+use crate::relay::client::{ClientSession, Downstream};
 use crate::relay::exchange::{
     self, ANSWER_TIMEOUT, Delivered, Leaving, ResumedWatch, Upload, WatchRest,
 };
@@ -28,7 +29,6 @@ use crate::relay::outcome::Outcome;
 use crate::relay::plan::{self, RequestContext};
 use crate::relay::shared::Shared;
 use crate::relay::watch::{Again, AskedServers, ServedBy};
-use crate::request::caller::ClientConnection;
 use crate::retry::jittered;
 use crate::routing::hand_over::StoppedWatch;
 use crate::shutdown::ShutdownPhase;
@@ -46,13 +46,16 @@ const SERVED_TIMEOUT: Duration = Duration::from_millis(500);
 /// A server that has served a watch for a shorter time did not go on with it.
 const SETTLED: Duration = Duration::from_secs(10);
 
-/// Makes the context of a request for the rest of a watch. Nothing of it is kept while the watch waits.
+/// Makes the context of a request, also of one for the rest of a watch. Nothing of that is kept while the watch waits.
 pub trait MakeContext: Sync {
+    /// What a request is. `target`: its path and query.
     fn context<'c>(
         &'c self,
         session: &ClientSession,
         header: &mut Parts,
         target: &'c str,
+        downstream: Arc<Downstream>,
+        started: std::time::Instant,
     ) -> RequestContext<'c>;
 }
 
@@ -60,8 +63,7 @@ pub trait MakeContext: Sync {
 struct HandOver<'a, M> {
     shared: &'a Shared,
     make: &'a M,
-    /// Makes the watches of a connection prefer the same peer.
-    seed: u64,
+    downstream: &'a Arc<Downstream>,
     rest: Box<WatchRest>,
     /// Who served it, and the version of that.
     from: (SocketAddr, KubernetesVersion),
@@ -96,7 +98,7 @@ enum Step {
 
 /// Lets another server go on with `rest`. It is given back if it stays where it is.
 pub async fn hand_over(
-    (shared, make, client): (&Shared, &impl MakeContext, &ClientConnection),
+    (shared, make, downstream): (&Shared, &impl MakeContext, &Arc<Downstream>),
     session: &mut ClientSession,
     rest: Box<WatchRest>,
     reason: LeaveReason,
@@ -114,13 +116,13 @@ pub async fn hand_over(
             false => boxed(|| rest.end(shared, session)).await.into(),
         };
     };
-    let with = (shared, make, client.seed);
+    let with = (shared, make, downstream);
     let mut handed_over = HandOver::new(with, rest, from, (is_served, begun));
     let delivered = loop {
-        match handed_over.step(client) {
+        match handed_over.step() {
             Step::Ask(server, at) => {
                 let proved = boxed(|| handed_over.prove(session, server, at)).await;
-                if let Some(delivered) = handed_over.ask(session, client, proved).await {
+                if let Some(delivered) = handed_over.ask(session, proved).await {
                     break Some(delivered);
                 }
             }
@@ -168,7 +170,7 @@ fn who_served(shared: &Shared, rest: &WatchRest) -> Option<(SocketAddr, Kubernet
 
 impl<'a, M: MakeContext> HandOver<'a, M> {
     fn new(
-        (shared, make, seed): (&'a Shared, &'a M, u64),
+        (shared, make, downstream): (&'a Shared, &'a M, &'a Arc<Downstream>),
         rest: Box<WatchRest>,
         from: (SocketAddr, KubernetesVersion),
         (is_served, begun): (bool, Instant),
@@ -176,7 +178,7 @@ impl<'a, M: MakeContext> HandOver<'a, M> {
         let mut new = Self {
             shared,
             make,
-            seed,
+            downstream,
             rest,
             from,
             held: None,
@@ -215,13 +217,13 @@ impl<'a, M: MakeContext> HandOver<'a, M> {
     }
 
     /// Who is asked next.
-    fn step(&mut self, client: &ClientConnection) -> Step {
+    fn step(&mut self) -> Step {
         let (shared, rest) = (self.shared, &self.rest);
         let is_late = Instant::now() >= self.deadline;
         if is_late || shared.shutdown.is_leaving() || is_over(rest) {
             return Step::End;
         }
-        if !rest.dependencies.is_let_in(shared, client) {
+        if !rest.dependencies.is_let_in(shared, &self.downstream.client) {
             // The files that say so may be half written.
             return Step::Wait;
         }
@@ -266,7 +268,8 @@ impl<'a, M: MakeContext> HandOver<'a, M> {
             version: Some(self.from.1),
             has_rare_parameters: request.has_rare_parameters,
         };
-        let watch = (&stopped, self.from.0, self.seed);
+        // The watches of a connection prefer the same peer.
+        let watch = (&stopped, self.from.0, self.downstream.client.seed);
         let but = |tried: &[SocketAddr]| plan::successor(self.shared, watch, kept, tried);
         let avoided = self.rest.asked.avoided(at.revision, now);
         match &*self.shared.limits.hand_overs.slow(now) {
@@ -294,7 +297,6 @@ impl<'a, M: MakeContext> HandOver<'a, M> {
     async fn ask(
         &mut self,
         session: &mut ClientSession,
-        client: &ClientConnection,
         proved: Result<(), Outcome>,
     ) -> Option<Delivered> {
         if let Err(gone) = proved {
@@ -302,7 +304,7 @@ impl<'a, M: MakeContext> HandOver<'a, M> {
         }
         let server = self.asked.as_ref()?.served_by.server;
         let permit = match boxed(|| self.permit(session, server)).await {
-            Ok(permit) => permit.filter(|_| self.still_suits(client))?,
+            Ok(permit) => permit.filter(|_| self.still_suits())?,
             Err(gone) => return Some(gone.into()),
         };
         let asked = self.asked.as_mut()?;
@@ -373,8 +375,8 @@ impl<'a, M: MakeContext> HandOver<'a, M> {
 
     /// Whether the server still suits after the wait for a permit: it may have stopped or frozen, etcd may have been restored, the
     /// client's certificate no longer count. That another one would be preferred now is no reason to queue once more.
-    fn still_suits(&self, client: &ClientConnection) -> bool {
-        let shared = self.shared;
+    fn still_suits(&self) -> bool {
+        let (shared, client) = (self.shared, &self.downstream.client);
         let is_chosen = |asked: &Asked| {
             let (server, process) = (asked.served_by.server, asked.served_by.process);
             self.next(asked.at, Some(server)) == Ok(server)
@@ -431,7 +433,8 @@ impl<'a, M: MakeContext> HandOver<'a, M> {
         };
         let target = header.uri.path_and_query().map(PathAndQuery::as_str);
         let target: Box<str> = target.unwrap_or_default().into();
-        let context = self.make.context(session, &mut header, &target);
+        let (make, downstream) = (self.make, self.downstream.clone());
+        let context = make.context(session, &mut header, &target, downstream, now.into_std());
         if context.caller != self.rest.dependencies.caller {
             // Its certificate has just expired, or counts since a moment ago.
             self.deadline = now;
