@@ -309,7 +309,7 @@ pub struct AnswerWriter<'a> {
     outflow: &'a Arc<Outflow>,
     long: bool,
     /// There is no limit to the time that its client takes.
-    unlimited: bool,
+    pub unlimited: bool,
     /// Most bytes that may have arrived and not been passed on.
     unread_bytes: usize,
     /// Length of the answer, if known.
@@ -354,14 +354,6 @@ impl<'a> AnswerWriter<'a> {
             self.unread_bytes = HTTP1_UNREAD;
         }
         self
-    }
-
-    /// Without a limit to the time that its client takes.
-    pub fn unlimited(self) -> Self {
-        Self {
-            unlimited: true,
-            ..self
-        }
     }
 
     /// To be called before a piece is written: waits until the client's connection has room. An error: the answer was

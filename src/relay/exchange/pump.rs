@@ -112,11 +112,9 @@ impl Exchange<'_> {
         let context = self.context;
         let outflow = &context.downstream.outflow;
         let long = context.kind != RequestKind::Short;
-        let writer = AnswerWriter::new(&context.shared.limits.unread, outflow, long, length);
-        match context.is_unlimited() {
-            true => writer.unlimited(),
-            false => writer,
-        }
+        let mut writer = AnswerWriter::new(&context.shared.limits.unread, outflow, long, length);
+        writer.unlimited = context.is_unlimited();
+        writer
     }
 
     /// Returns a connection to the pool if the whole answer was read and the request sent completely. Otherwise the server
