@@ -266,10 +266,8 @@ async fn answer_timeout(exchange: &Exchange<'_>, sent: &AtomicBool) -> ExchangeF
         };
     };
     tokio::time::sleep(patience).await;
-    ExchangeFailure::BrokeOff {
-        error: Error::explain(ErrorType::ReadTimedout, "its answer takes too long"),
-        reused: false,
-    }
+    let late = Error::explain(ErrorType::ReadTimedout, "its answer takes too long");
+    ExchangeFailure::broke_off(late)
 }
 
 /// Resolves when the server is suspected to be frozen and need not be waited for. `sent`: some of the request may have

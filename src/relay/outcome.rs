@@ -92,6 +92,12 @@ pub enum ExchangeFailure {
 }
 
 impl ExchangeFailure {
+    /// It broke off, and not because the server has closed a connection that was kept.
+    pub fn broke_off(error: Box<pingora_core::Error>) -> Self {
+        let reused = false;
+        Self::BrokeOff { error, reused }
+    }
+
     /// Whether the request may have been executed.
     pub fn maybe_executed(&self) -> bool {
         matches!(self, ExchangeFailure::BrokeOff { .. })

@@ -166,9 +166,7 @@ pub(super) async fn next_piece(
             // The server has no event yet, or has none.
             Ok(Ok(None)) | Err(_) => FirstLook::NoError(Bytes::new()),
             Ok(Err(error)) if is_asked => {
-                let reused = false;
-                let failure = ExchangeFailure::BrokeOff { error, reused };
-                return Err(PieceError::Failed(failure));
+                return Err(PieceError::Failed(ExchangeFailure::broke_off(error)));
             }
             Ok(Err(error)) => return Err(PieceError::BrokeOff(error)),
         };

@@ -68,10 +68,7 @@ pub(super) async fn read_first(
             return Err(ExchangeFailure::NotContinued);
         }
         // A watch changes nothing.
-        (Err(error), ReadKind::Expired) => {
-            let reused = false;
-            return Err(ExchangeFailure::BrokeOff { error, reused });
-        }
+        (Err(error), ReadKind::Expired) => return Err(ExchangeFailure::broke_off(error)),
     };
     let failure = match kind {
         ReadKind::Expired => after_410(exchange, &prefix)?,
@@ -208,10 +205,7 @@ pub(super) async fn merge(
 fn unmerged(exchange: &Exchange<'_>, error: OverlayError) -> ExchangeFailure {
     let error = match error {
         // Nothing was passed on, and another server may have it.
-        OverlayError::BrokeOff(error) => {
-            let reused = false;
-            return ExchangeFailure::BrokeOff { error, reused };
-        }
+        OverlayError::BrokeOff(error) => return ExchangeFailure::broke_off(error),
         OverlayError::Nobody => return ExchangeFailure::DoubtfulNotFound(None),
         error => error,
     };

@@ -157,8 +157,7 @@ impl WatchRest {
                 Some(Ok(data)) => data,
                 Some(Err(PieceError::Failed(failure))) => return Err(failure),
                 Some(Err(PieceError::BrokeOff(error))) => {
-                    let reused = false;
-                    return Err(ExchangeFailure::BrokeOff { error, reused });
+                    return Err(ExchangeFailure::broke_off(error));
                 }
                 // Nothing waits now. What passes the rest on looks whether it fits.
                 None => self.start.take().map(|mut start| start.first.take_kept()),
