@@ -211,7 +211,7 @@ impl Running {
         let collection = collection(namespace(&self.keeper.config));
         let (path, holder) = (format!("{collection}/{id}"), self.holder(id));
         for _ in 0..MOST_TRIES {
-            let found = match self.ask(Method::GET, &path, None).await? {
+            let found = match ask(&mut self.keeper.client, Method::GET, &path, None).await? {
                 Answer::Done(lease) => Some(lease),
                 Answer::Conflict | Answer::Gone => None,
             };
@@ -242,7 +242,8 @@ impl Running {
             };
             let lease = contents.renew(found, now);
             self.ours.insert(id.clone());
-            if let Answer::Done(_) = self.ask(method, path, Some(&lease)).await? {
+            let client = &mut self.keeper.client;
+            if let Answer::Done(_) = ask(client, method, path, Some(&lease)).await? {
                 if !ours {
                     tracing::info!(id = &**id, "Lease acquired");
                     self.keeper.metrics.acquired(id, now);
@@ -298,7 +299,8 @@ impl Running {
             };
             let path = format!("{}/{name}", collection(namespace));
             let options = object::deletion(&lease.value.uid, &lease.revision.to_string());
-            match self.ask(Method::DELETE, &path, Some(&options)).await {
+            let client = &mut self.keeper.client;
+            match ask(client, Method::DELETE, &path, Some(&options)).await {
                 Ok(Answer::Done(_)) => tracing::info!(path, "expired Lease deleted"),
                 // It was renewed or deleted meanwhile.
                 Ok(Answer::Conflict | Answer::Gone) => {}
@@ -312,15 +314,6 @@ impl Running {
                 }
             }
         }
-    }
-
-    async fn ask(
-        &mut self,
-        method: Method,
-        path: &str,
-        body: Option<&Value>,
-    ) -> Result<Answer, LeaseError> {
-        ask(&mut self.keeper.client, method, path, body).await
     }
 
     fn holder(&self, id: &str) -> String {
