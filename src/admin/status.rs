@@ -170,7 +170,7 @@ fn custom(custom: &Custom) -> CustomStatus {
 
 /// What peers serve and the local apiserver does not, and whose documents say so.
 fn discovery(shared: &Shared) -> DiscoveryStatus {
-    let peer_discovery = shared.peer_discovery.load();
+    let peer_discovery = shared.peer_discovery.current.load();
     let mut added = Vec::new();
     for group in &peer_discovery.others.document.groups {
         added.extend(group.versions.iter().map(|version| {
@@ -187,7 +187,7 @@ fn discovery(shared: &Shared) -> DiscoveryStatus {
     DiscoveryStatus {
         added,
         current: !merges || peer_discovery.is_current_for(&shared.local),
-        sources: shared.peer_discovery.sources().to_vec(),
+        sources: shared.peer_discovery.sources.load().to_vec(),
     }
 }
 

@@ -117,22 +117,15 @@ pub struct SourceStatus {
 /// The published [`PeerDiscovery`], and which OpenAPI formats requests want of peers.
 #[derive(Debug, Default)]
 pub struct SharedPeerDiscovery {
-    current: ArcSwap<PeerDiscovery>,
+    pub current: ArcSwap<PeerDiscovery>,
+    /// The generation of `current`.
     changed: watch::Sender<u64>,
-    sources: ArcSwap<Vec<SourceStatus>>,
+    pub sources: ArcSwap<Vec<SourceStatus>>,
     /// `/openapi/v2` in the forms that requests want of peers.
-    wanted: watch::Sender<BTreeSet<OpenApiFormat>>,
+    pub(super) wanted: watch::Sender<BTreeSet<OpenApiFormat>>,
 }
 
 impl SharedPeerDiscovery {
-    pub fn load(&self) -> arc_swap::Guard<Arc<PeerDiscovery>> {
-        self.current.load()
-    }
-
-    pub fn load_full(&self) -> Arc<PeerDiscovery> {
-        self.current.load_full()
-    }
-
     /// A request needs this document of peers. Peers are asked for `/openapi/v2` only then: an apiserver takes seconds
     /// and much memory to build a format of it for the first time.
     pub fn want(&self, format: OpenApiFormat) {
@@ -143,29 +136,15 @@ impl SharedPeerDiscovery {
     /// would get a document without the peers' paths.
     pub async fn wait_for(&self, format: OpenApiFormat, most: Duration) -> Arc<PeerDiscovery> {
         self.want(format);
-        let mut changes = self.changes();
+        let mut changes = self.changed.subscribe();
         let known = || {
-            let now = self.load();
+            let now = self.current.load();
             now.is_empty() || now.openapi.contains_key(&format)
         };
         let asked = async { while !known() && changes.changed().await.is_ok() {} };
         // After the timeout the contents are used as they are.
         let _ = tokio::time::timeout(most, asked).await;
         self.current.load_full()
-    }
-
-    /// Receives the generation of all contents that are published from now on.
-    pub fn changes(&self) -> watch::Receiver<u64> {
-        self.changed.subscribe()
-    }
-
-    pub fn sources(&self) -> Arc<Vec<SourceStatus>> {
-        self.sources.load_full()
-    }
-
-    /// Receives the forms of `/openapi/v2` that requests want.
-    pub(super) fn wanted(&self) -> watch::Receiver<BTreeSet<OpenApiFormat>> {
-        self.wanted.subscribe()
     }
 
     /// There is nothing to add any more: no format is wanted.
@@ -186,10 +165,6 @@ impl SharedPeerDiscovery {
         now.generation = generation;
         self.current.store(Arc::new(now));
         self.changed.send_replace(generation);
-    }
-
-    pub(super) fn publish_sources(&self, sources: Vec<SourceStatus>) {
-        self.sources.store(Arc::new(sources));
     }
 }
 
@@ -235,7 +210,7 @@ mod tests {
     #[test]
     fn only_other_contents_get_another_generation() {
         let shared = SharedPeerDiscovery::default();
-        let changes = shared.changes();
+        let changes = shared.changed.subscribe();
         shared.publish(PeerDiscovery::default());
         assert!(!changes.has_changed().unwrap());
         shared.publish(peer_discovery(&[("v2", false)]));
@@ -243,7 +218,7 @@ mod tests {
         shared.publish(peer_discovery(&[("v2", false)]));
         shared.publish(peer_discovery(&[("v2", true)]));
         assert_eq!(*changes.borrow(), 2);
-        assert_eq!(shared.load().generation, 2);
+        assert_eq!(shared.current.load().generation, 2);
     }
 
     #[test]
@@ -255,7 +230,7 @@ mod tests {
             ..PeerDiscovery::default()
         });
         shared.publish(PeerDiscovery::default());
-        let now = shared.load();
+        let now = shared.current.load();
         assert!(now.served.is_some() && !now.told);
     }
 
@@ -288,7 +263,7 @@ mod tests {
         assert!(begun.elapsed() >= most);
 
         let asked = shared.wait_for(OpenApiFormat::V2Json, most);
-        let mut wanted = shared.wanted();
+        let mut wanted = shared.wanted.subscribe();
         shared.clear_wanted();
         wanted.mark_unchanged();
         let publish = async {
@@ -310,7 +285,7 @@ mod tests {
     #[test]
     fn a_form_is_wished_for_once() {
         let shared = SharedPeerDiscovery::default();
-        let mut wanted = shared.wanted();
+        let mut wanted = shared.wanted.subscribe();
         shared.want(OpenApiFormat::V2Json);
         let forms = wanted.borrow_and_update().clone();
         assert_eq!(forms, [OpenApiFormat::V2Json].into());

@@ -80,7 +80,7 @@ impl PeerDiscoveryReader {
     async fn run(mut self) {
         let mut snapshots = self.published.changed.subscribe();
         let mut settings = self.settings.changes();
-        let mut formats = self.peer_discovery.wanted();
+        let mut formats = self.peer_discovery.wanted.subscribe();
         let mut running: JoinSet<Done> = JoinSet::new();
         loop {
             let now = Instant::now();
@@ -172,7 +172,7 @@ impl PeerDiscoveryReader {
         };
         let status = self.sources.status();
         self.metrics.sources(&status);
-        self.peer_discovery.publish_sources(status);
+        self.peer_discovery.sources.store(Arc::new(status));
         self.peer_discovery.publish(peer_discovery);
     }
 }

@@ -45,7 +45,7 @@ pub(super) fn plan(
         return None;
     }
     let shared = context.shared;
-    let peer_discovery = shared.peer_discovery.load_full();
+    let peer_discovery = shared.peer_discovery.current.load_full();
     if context.rerouted {
         return match last {
             None => rerouted(planning, request, peer_discovery),
