@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use http::HeaderValue;
 use http::header::ETAG;
 use kube_interop_proxy::discovery::merge::merge;
-use kube_interop_proxy::discovery::peer_union::{PeerUnion, union};
+use kube_interop_proxy::discovery::peer_union::union;
 use kube_interop_proxy::kube::discovery::DiscoveryDocument;
 use kube_interop_proxy::kube::discovery::documents::aggregated;
 use kube_interop_proxy::kube::discovery::model::Document;
@@ -45,10 +45,7 @@ fn main() {
         })
         .collect();
     let peers: Vec<_> = documents.iter().map(|document| (document, true)).collect();
-    let others = PeerUnion {
-        document: timed("union of all", || union(&peers)),
-        replaces: false,
-    };
+    let others = timed("union of all", || union(&peers));
 
     let local = body(0);
     let groups = DiscoveryDocument::Groups;
@@ -57,13 +54,7 @@ fn main() {
             true => "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList",
             false => "application/json",
         };
-        merge(
-            document,
-            content_type,
-            body,
-            [(&others.document, others.replaces)],
-        )
-        .expect("a document")
+        merge(document, content_type, body, [(&others, false)]).expect("a document")
     };
     let merged = timed("merge, aggregated", || merge(&groups, true, Some(&local)));
     let merged = merged.expect("something to add");
@@ -80,7 +71,7 @@ fn main() {
         groups: aggregated(&merged).expect("a document"),
     };
     let listed = listed.served().len();
-    assert!(listed > others.document.served().len(), "{listed}");
+    assert!(listed > others.served().len(), "{listed}");
 
     let list = br#"{"kind":"APIGroupList","apiVersion":"v1","groups":[]}"#;
     timed("merge, legacy list of groups", || {

@@ -172,7 +172,7 @@ fn custom(custom: &Custom) -> CustomStatus {
 fn discovery(shared: &Shared) -> DiscoveryStatus {
     let peer_discovery = shared.peer_discovery.current.load();
     let mut added = Vec::new();
-    for group in &peer_discovery.others.document.groups {
+    for group in &peer_discovery.others.groups {
         added.extend(group.versions.iter().map(|version| {
             let resources = version.resources.iter();
             AddedGroupVersion {

@@ -27,7 +27,7 @@ pub fn unread(initialized: bool, snapshot: &Snapshot, peer_discovery: &PeerDisco
     let is_known = initialized && peer_discovery.served.is_some();
     let before = before(snapshot, peer_discovery).filter(|_| !is_known);
     let names = names(None, before, snapshot);
-    union(&[(&peer_discovery.others.document, true), (&names, false)])
+    union(&[(&peer_discovery.others, true), (&names, false)])
 }
 
 /// What the local apiserver listed when it was last read, by this process or the one before.

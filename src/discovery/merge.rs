@@ -145,7 +145,7 @@ fn listed_by(
 
 /// The local server's document with what it lacks of `all`, one after the other; `None` where it lacks nothing, and the
 /// local bytes may pass as they are. Without a local document, that of a group or of a version is made of what others list
-/// fresh; `None` where they do not. Each of `all` comes with [`PeerUnion::replaces`](super::peer_union::PeerUnion::replaces).
+/// fresh; `None` where they do not. Each of `all` comes with its `PeerDiscovery::replaces`.
 /// [`MergeError::Stale`]: the local server lists a CRD's resource in place of a stale one.
 pub fn merge<'a>(
     document: &DiscoveryDocument,
@@ -245,7 +245,7 @@ fn encode<M: Message + DeserializeOwned>(document: &Value) -> Result<Vec<u8>, Me
 /// How a document is changed.
 #[derive(Default)]
 struct Merging {
-    /// See `PeerUnion::replaces`.
+    /// See `PeerDiscovery::replaces`.
     replaces: bool,
     changed: bool,
     /// An entry took the place of a local one in the version at hand.

@@ -13,8 +13,8 @@ use tokio::sync::watch;
 
 use super::newest::Rank;
 use super::openapi::OpenApiFormat;
-use super::peer_union::PeerUnion;
 use crate::kube::discovery::DiscoveryDocument;
+use crate::kube::discovery::model::Document;
 use crate::kube::gvr::ServedSet;
 use crate::local::groups::ServedGroups;
 use crate::local::state::LocalState;
@@ -36,7 +36,11 @@ pub struct PeerDiscovery {
     /// come back when they were removed.
     pub own: Arc<ServedGroups>,
     /// What peers list and the local apiserver does not serve, and nothing else; empty where all servers list the same.
-    pub others: PeerUnion,
+    /// Without resources of CRDs and aggregated APIs, which every server has.
+    pub others: Document,
+    /// The local apiserver serves none of `others` itself. What it lists under the same names is a CRD's or an aggregated
+    /// API's, and these entries take its place.
+    pub replaces: bool,
     /// OpenAPI documents of the peers that serve it.
     pub openapi: PeerOpenApi,
 }
@@ -66,12 +70,12 @@ impl PeerDiscovery {
 
     /// Whether peers have nothing to add to any document.
     pub fn is_empty(&self) -> bool {
-        self.others.document.groups.is_empty()
+        self.others.groups.is_empty()
     }
 
     /// Whether peers have something for a document that the local apiserver's lacks.
     pub fn adds_to(&self, document: &DiscoveryDocument) -> bool {
-        let others = &self.others.document;
+        let others = &self.others;
         match document {
             DiscoveryDocument::Versions => others.group("").is_some(),
             DiscoveryDocument::Groups => others.groups.iter().any(|it| !it.name().is_empty()),
@@ -89,7 +93,7 @@ impl PeerDiscovery {
 
     /// Whether peers list resources of this group version that the local apiserver lacks; the core group is `""`.
     pub fn lists(&self, group: &str, version: &str) -> PeerListing {
-        match self.others.document.version(group, version) {
+        match self.others.version(group, version) {
             Some(known) if known.is_stale() => PeerListing::Stale,
             Some(_) => PeerListing::Fresh,
             None => PeerListing::No,
@@ -183,10 +187,7 @@ mod tests {
             ("autoscaling".to_owned(), version)
         };
         PeerDiscovery {
-            others: PeerUnion {
-                document: versions.iter().map(version).collect(),
-                replaces: false,
-            },
+            others: versions.iter().map(version).collect(),
             ..PeerDiscovery::default()
         }
     }

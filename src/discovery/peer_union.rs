@@ -11,16 +11,6 @@ use crate::kube::discovery::model::{
 };
 use crate::kube::gvr::Gvr;
 
-/// The union of what peers list.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct PeerUnion {
-    /// Without resources of CRDs and aggregated APIs, which every server has. May have what the local server lists too.
-    pub document: Document,
-    /// The local server serves none of it itself. What it lists under the same names is a CRD's or an aggregated API's, and
-    /// these entries take its place.
-    pub replaces: bool,
-}
-
 /// Versions by group and name, each with its freshness and its resources.
 type Found<'a> = IndexMap<(&'a str, &'a str), (&'static str, IndexMap<&'a str, Resource>)>;
 

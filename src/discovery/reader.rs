@@ -168,6 +168,7 @@ impl PeerDiscoveryReader {
                 false => Arc::default(),
             },
             others: self.sources.others(),
+            replaces: true,
             openapi: self.sources.openapi(wanted),
         };
         let status = self.sources.status();

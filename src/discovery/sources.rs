@@ -12,7 +12,7 @@ use tokio::time::Instant;
 
 use super::classes::{ServerClass, classes, contents};
 use super::openapi::OpenApiFormat;
-use super::peer_union::{PeerUnion, by_name, union};
+use super::peer_union::{by_name, union};
 use crate::discovery::cache::{DocumentCache, WantedDocuments};
 use crate::discovery::peer_discovery::{PeerOpenApi, SourceStatus};
 use crate::kube::discovery::model::{Document, versions};
@@ -166,16 +166,13 @@ impl Sources {
     }
 
     /// What the local apiserver's discovery lacks.
-    pub(super) fn others(&self) -> PeerUnion {
+    pub(super) fn others(&self) -> Document {
         let documents: Vec<_> = self.all.iter().map(Tracked::documents).collect();
         let described = self.all.iter().zip(&documents);
         let described = described.map(|(it, (described, _))| (described, it.class.is_reachable()));
         // Names count less than documents.
         let named = documents.iter().map(|(_, named)| (named, false));
-        PeerUnion {
-            document: union(&described.chain(named).collect::<Vec<_>>()),
-            replaces: true,
-        }
+        union(&described.chain(named).collect::<Vec<_>>())
     }
 
     /// OpenAPI documents in each wanted format that all sources were asked for.

@@ -12,7 +12,7 @@ use std::collections::BTreeSet;
 use serde_json::{Value, json};
 
 use super::merge::{DocumentFormat, MergeError};
-use super::peer_union::{PeerUnion, union};
+use super::peer_union::union;
 use crate::kube::discovery::DiscoveryDocument;
 use crate::kube::discovery::model::{
     CLUSTER, CURRENT, Document, GroupList, Kind, Resource, STALE, Subresource, Version,
@@ -117,6 +117,13 @@ fn by_name<T>(list: &mut Vec<T>, named: impl Fn(&T) -> bool, new: impl FnOnce() 
         list.len() - 1
     });
     &mut list[at]
+}
+
+/// What peers list, and whether its entries take the place of what the local server lists under the same names.
+#[derive(Debug, Clone, Default, PartialEq)]
+struct PeerUnion {
+    document: Document,
+    replaces: bool,
 }
 
 /// What others list, from one of them.

@@ -322,9 +322,9 @@ fn discovery(
     peer_discovery: &PeerDiscovery,
 ) -> Result<Option<Vec<u8>>, OverlayError> {
     let document = &key.document;
-    let (own, others) = (&peer_discovery.own.document, &peer_discovery.others);
+    let own = &peer_discovery.own.document;
     let own = document.lists_groups().then_some((own, false));
-    let others = (!key.for_one).then_some((&others.document, others.replaces));
+    let others = (!key.for_one).then_some((&peer_discovery.others, peer_discovery.replaces));
     let all = own.into_iter().chain(others);
     let content_type = key.content_type.to_str().unwrap_or("");
     match merge::merge(document, content_type, body, all) {
@@ -345,7 +345,7 @@ fn open_api(
     let peers: Vec<&[u8]> = peers.into_iter().flatten().map(|peer| &**peer).collect();
     openapi::merge(form, local, &peers, |group, version| {
         match (version, form) {
-            ("", _) => peer_discovery.others.document.group(group).is_some(),
+            ("", _) => peer_discovery.others.group(group).is_some(),
             // No server can serve a document that only unreachable servers have.
             (version, OpenApiFormat::V3Index) => {
                 peer_discovery.lists(group, version) == PeerListing::Fresh
@@ -377,9 +377,10 @@ mod tests {
             freshness: model::CURRENT.into(),
             resources: vec![resource],
         };
-        let mut peer_discovery = PeerDiscovery::default();
-        peer_discovery.others.document = [("added".to_owned(), version)].into_iter().collect();
-        peer_discovery
+        PeerDiscovery {
+            others: [("added".to_owned(), version)].into_iter().collect(),
+            ..PeerDiscovery::default()
+        }
     }
 
     fn key(document: DiscoveryDocument, content_type: &'static str, for_one: bool) -> EntityKey {
@@ -431,7 +432,7 @@ mod tests {
     #[test]
     fn what_the_apiserver_serves_is_added_first_and_for_one_server_too() {
         let mut known = peer_discovery();
-        let mut own = known.others.document.groups[0].clone();
+        let mut own = known.others.groups[0].clone();
         own.metadata.name = "own".into();
         std::sync::Arc::make_mut(&mut known.own).document.groups = vec![own];
         let made = |for_one, content_type| {

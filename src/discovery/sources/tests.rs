@@ -75,7 +75,7 @@ fn listed(sources: &Sources, group: &str, version: &str) -> PeerListing {
 /// The singular name: only a server's own document has it.
 fn singular(sources: &Sources, group: &str, version: &str) -> String {
     let others = sources.others();
-    let version = others.document.version(group, version).unwrap();
+    let version = others.version(group, version).unwrap();
     version.resources[0].singular_resource.clone()
 }
 
@@ -95,7 +95,7 @@ async fn where_all_list_the_same_nobody_is_asked() {
     let mut sources = planned(vec![server("b", "v1.36.0", true, LOCAL)]);
     assert!(sources.is_empty() && sources.next_due().is_none());
     assert!(sources.next_job(Instant::now()).is_none());
-    assert_eq!(sources.others().document, Document::default());
+    assert_eq!(sources.others(), Document::default());
 }
 
 #[tokio::test(start_paused = true)]
@@ -135,7 +135,7 @@ async fn what_was_read_stays_stale_when_the_server_is_killed_and_goes_with_its_r
         "nobody is there"
     );
     plan(&mut sources, &[]);
-    assert_eq!(sources.others().document, Document::default());
+    assert_eq!(sources.others(), Document::default());
 }
 
 #[tokio::test(start_paused = true)]
@@ -296,7 +296,7 @@ async fn an_answer_for_a_class_that_is_gone_is_nobodys() {
     plan(&mut sources, &[]);
     sources.done(with(job, cache(MORE)), None, Instant::now());
     assert!(sources.is_empty());
-    assert_eq!(sources.others().document, Document::default());
+    assert_eq!(sources.others(), Document::default());
 }
 
 mod properties {
@@ -363,7 +363,7 @@ mod properties {
             sources.plan(&servers, &Arc::new(local.clone()), Instant::now());
             let all: ServedSet = of_servers.iter().flat_map(|(set, ..)| set).cloned().collect();
             let lacking: ServedSet = all.difference(&local).cloned().collect();
-            prop_assert_eq!(&sources.others().document.served(), &lacking);
+            prop_assert_eq!(&sources.others().served(), &lacking);
             let mut readable = of_servers.iter().map(|(.., readable)| *readable).cycle();
             let mut described = BTreeSet::new();
             for _ in 0..of_servers.len() {
@@ -378,9 +378,9 @@ mod properties {
                 }
             }
             let others = sources.others();
-            prop_assert_eq!(&others.document.served(), &lacking);
+            prop_assert_eq!(&others.served(), &lacking);
             // Fresh is what somebody described who can be asked.
-            for group in &others.document.groups {
+            for group in &others.groups {
                 for version in &group.versions {
                     prop_assert_eq!(!version.is_stale(), described.contains(&of(group.name(), &version.name)));
                 }

@@ -15,7 +15,6 @@ use crate::config::{DiscoveryMode, Unsynced};
 use crate::discovery::fallback::{lacking, unread};
 use crate::discovery::newest::{newer_targets, targets_of};
 use crate::discovery::peer_discovery::{PeerDiscovery, PeerListing};
-use crate::discovery::peer_union::PeerUnion;
 use crate::kube::discovery::DiscoveryDocument;
 use crate::relay::answer::Refusal;
 use crate::relay::documents::{Overlay, UNKEPT};
@@ -220,20 +219,17 @@ impl Document<'_> {
         let (snapshot, known) = (self.planning.snapshot, &self.peer_discovery);
         let adds = self.adds || self.adds_own();
         let all = || adds.then(|| known.clone());
-        let document = match server {
+        let others = match server {
             _ if self.is_openapi() => return all(),
             None if self.sure || self.is_newest => return all(),
             None => unread(self.planning.local_serves, snapshot, known),
             // What the local apiserver does not serve itself, the peer may.
-            Some(_) if self.sure => all()?.others.document.clone(),
+            Some(_) if self.sure => all()?.others.clone(),
             Some(server) => lacking(server, snapshot, known),
         };
         let peer_discovery = PeerDiscovery {
             generation: UNKEPT,
-            others: PeerUnion {
-                document,
-                replaces: false,
-            },
+            others,
             ..PeerDiscovery::default()
         };
         let adds = peer_discovery.adds_to(self.request);
