@@ -33,6 +33,17 @@ const MASTERS: &str = "system:masters";
 /// Longest wait for one document.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
+/// Makes clients of servers without a proxy, which send requests in this group. `timeout`: of one answer.
+pub fn maker(
+    config: &Config,
+    credentials: &Current,
+    group: &str,
+    timeout: Duration,
+) -> Result<ClientMaker, MakerError> {
+    let identity = client::identity(&config.serving.request_headers, USER, &[group])?;
+    ClientMaker::of_peers(config, credentials.clone(), identity, timeout)
+}
+
 /// The task: its inputs and outputs.
 #[derive(Clone)]
 pub struct UnproxiedReader {
@@ -54,15 +65,9 @@ impl UnproxiedReader {
         custom: watch::Receiver<Option<Arc<Custom>>>,
         answers: mpsc::Sender<(Unproxied, BareAnswer)>,
     ) -> Result<Self, MakerError> {
-        let names = &config.serving.request_headers;
-        let maker = |group| {
-            let identity = client::identity(names, USER, &[group])?;
-            let maker = ClientMaker::of_peers(config, credentials.clone(), identity, TIMEOUT);
-            maker.map(Arc::new)
-        };
         Ok(Self {
-            native: maker(GROUP)?,
-            masters: maker(MASTERS)?,
+            native: Arc::new(maker(config, credentials, GROUP, TIMEOUT)?),
+            masters: Arc::new(maker(config, credentials, MASTERS, TIMEOUT)?),
             every: config.api_server.discovery_interval,
             candidates,
             custom,

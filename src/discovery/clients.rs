@@ -1,15 +1,13 @@
-//! Clients that read peers' documents, and the identity they use.
+//! Clients of peers' proxies, and the identity they use.
 //!
 //! A peer's proxy trusts the identity that this proxy sends. Because of the reroute headers it answers with the documents of
-//! its own apiserver only, so that merged documents are never merged again. An apiserver without a proxy is read as native
-//! peers read each other.
+//! its own apiserver only, so that merged documents are never merged again.
 
 use std::time::Duration;
 
 use http::HeaderValue;
 
 use crate::client::{self, ClientMaker, MakerError};
-use crate::cluster::unproxied;
 use crate::config::Config;
 use crate::request::headers::{PEER_PROXIED, REROUTED};
 use crate::tls::credentials::Current;
@@ -17,17 +15,7 @@ use crate::tls::credentials::Current;
 /// Timeout for one document: an apiserver takes seconds to build its first OpenAPI document.
 pub(super) const TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Makes clients of peers without a proxy.
-pub(super) fn of_apiservers(
-    config: &Config,
-    credentials: &Current,
-) -> Result<ClientMaker, MakerError> {
-    let names = &config.serving.request_headers;
-    let identity = client::identity(names, unproxied::USER, &[unproxied::GROUP])?;
-    ClientMaker::of_peers(config, credentials.clone(), identity, TIMEOUT)
-}
-
-/// Makes clients of peers' proxies, which answer for their own apiservers alone. `timeout`: of one answer.
+/// Makes them; `timeout`: of one answer.
 pub fn of_proxies(
     config: &Config,
     credentials: &Current,

@@ -12,15 +12,16 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-use super::clients::{TIMEOUT, of_apiservers, of_proxies};
+use super::clients::{TIMEOUT, of_proxies};
 use super::metrics::PeerDiscoveryMetrics;
 use super::newest::Rank;
 use super::openapi::OpenApiFormat;
 use super::peer_discovery::{PeerDiscovery, SharedPeerDiscovery};
 use super::sources::{ReadJob, Sources};
 use crate::client::{ClientMaker, MakerError};
-use crate::cluster::Foundation;
 use crate::cluster::catalog::Published;
+use crate::cluster::unproxied::GROUP;
+use crate::cluster::{Foundation, asking};
 use crate::config::Config;
 use crate::config::settings::SharedSettings;
 use crate::local::discovery::LocalView;
@@ -43,13 +44,14 @@ pub fn start(
 ) -> Result<Arc<SharedPeerDiscovery>, MakerError> {
     let peer_discovery: Arc<SharedPeerDiscovery> = Arc::default();
     let every = config.api_server.discovery_interval * INTERVALS;
+    let credentials = &given.maker.credentials;
     let reader = PeerDiscoveryReader {
         settings: given.settings.clone(),
         published: given.published.clone(),
         view,
         metrics,
-        proxied: Arc::new(of_proxies(config, &given.maker.credentials, TIMEOUT)?),
-        native: Arc::new(of_apiservers(config, &given.maker.credentials)?),
+        proxied: Arc::new(of_proxies(config, credentials, TIMEOUT)?),
+        native: Arc::new(asking::maker(config, credentials, GROUP, TIMEOUT)?),
         peer_discovery: peer_discovery.clone(),
         sources: Sources::new(every, rand::random()),
         throttle: LogThrottle::default(),
@@ -67,6 +69,7 @@ struct PeerDiscoveryReader {
     metrics: PeerDiscoveryMetrics,
     peer_discovery: Arc<SharedPeerDiscovery>,
     proxied: Arc<ClientMaker>,
+    /// Reads an apiserver without a proxy as native peers read each other.
     native: Arc<ClientMaker>,
     sources: Sources,
     throttle: LogThrottle<SocketAddr>,
