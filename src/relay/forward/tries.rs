@@ -27,7 +27,7 @@ use crate::log_throttle::{LogRateLimit, log_rarely};
 use crate::net::RedactedError;
 use crate::relay::answer::Refusal;
 use crate::relay::exchange::{Kept, ResumedWatch, Upload, expired_event};
-use crate::relay::inspect::denials::{self, LocalServer};
+use crate::relay::inspect::denials;
 use crate::relay::outcome::{ExchangeFailure, Expired, KeptAnswer};
 use crate::relay::plan::{self, RequestContext, Route};
 use crate::relay::shared::Shared;
@@ -299,8 +299,10 @@ impl<'a> Tries<'a> {
         {
             return Some((kept.0, Kept::Answer(kept.1)));
         }
-        let snapshot = context.shared.published.snapshot.load();
-        let (local, rerouted) = (local_server(context.shared), context.rerouted);
+        let (shared, rerouted) = (context.shared, context.rerouted);
+        let snapshot = shared.published.snapshot.load();
+        let (own, address) = (&shared.local, shared.config.api_server.address);
+        let local = own.is_initialized().then_some(address);
         let kept = match refusal {
             // A peer's proxy tries other servers itself.
             Refusal::Terminating => self.turned_away.take().filter(|_| !context.rerouted),
@@ -407,18 +409,11 @@ fn refusal(context: &RequestContext<'_>, failure: &ExchangeFailure) -> Refusal {
 /// Whether the "no such resource" that `route` has led to counts.
 fn denial_counts(context: &RequestContext<'_>, route: &Route, answer: &KeptAnswer) -> bool {
     let (shared, info) = (context.shared, &context.info);
-    let (snapshot, local) = (shared.published.snapshot.load(), local_server(shared));
+    let snapshot = shared.published.snapshot.load();
+    let local = (shared.local.epoch(), shared.local.is_initialized());
     let server = (route.server_kind, route.address);
     let denials = &shared.servers.denials;
     denials.counts(&snapshot, local, info, server, &answer.response)
-}
-
-fn local_server(shared: &Shared) -> LocalServer {
-    LocalServer {
-        address: shared.config.api_server.address,
-        epoch: shared.local.epoch(),
-        initialized: shared.local.is_initialized(),
-    }
 }
 
 /// Tells the local state, the peer health and the log of an exchange that failed.

@@ -45,11 +45,12 @@ struct Denial {
 
 impl Denials {
     /// Whether the denial of `server`, of a kind, counts. `answer`: its header, in which a peer's proxy says that of its own.
-    /// Nothing counts about what nobody lists: discovery is read again then.
+    /// Nothing counts about what nobody lists: discovery is read again then. `epoch`: the run of the local apiserver, with
+    /// whether it is initialized.
     pub fn counts(
         &self,
         snapshot: &Snapshot,
-        local: LocalServer,
+        (epoch, is_initialized): (u64, bool),
         info: &RequestInfo<'_>,
         (server_kind, server): (ServerKind, SocketAddr),
         answer: &ResponseHeader,
@@ -63,8 +64,8 @@ impl Denials {
         let reads = match server_kind {
             ServerKind::Proxied => return answer.headers.get(NOT_EXECUTED) == Some(&OF_RESOURCE),
             ServerKind::Native | ServerKind::Bare => snapshot.reads.get(&server).copied(),
-            ServerKind::Local if holders.local && local.initialized => {
-                let read = snapshot.local_read.filter(|(run, _)| *run == local.epoch);
+            ServerKind::Local if holders.local && is_initialized => {
+                let read = snapshot.local_read.filter(|(run, _)| *run == epoch);
                 read.map(|(_, last)| DiscoveryReads { first: None, last })
             }
             ServerKind::Local => None,
@@ -74,7 +75,7 @@ impl Denials {
             resource: name.clone(),
             form: resource.form,
         };
-        self.add(denial, local.epoch, reads, Instant::now())
+        self.add(denial, epoch, reads, Instant::now())
     }
 
     /// A denial at `now`. `reads`: of the server's discovery, which lists the resource. Returns whether the denial counts.
@@ -93,15 +94,6 @@ impl Denials {
     }
 }
 
-/// What is known of the local apiserver.
-#[derive(Debug, Clone, Copy)]
-pub struct LocalServer {
-    pub address: SocketAddr,
-    /// Its run.
-    pub epoch: u64,
-    pub initialized: bool,
-}
-
 /// Whether the path cannot be one of the listed resource, so that no server serves it.
 pub fn is_no_path_of_it(snapshot: &Snapshot, info: &RequestInfo<'_>) -> bool {
     let Target::Resource(resource) = &info.target else {
@@ -111,11 +103,11 @@ pub fn is_no_path_of_it(snapshot: &Snapshot, info: &RequestInfo<'_>) -> bool {
     listed.is_some_and(|(_, holders)| holders.excludes(resource.form))
 }
 
-/// Whether `denying`, whose denials count, are all initialized servers that list the resource. The proxy that a request
-/// was `rerouted` by asks the others.
+/// Whether `denying`, whose denials count, are all initialized servers that list the resource; `local`: the local one, if it
+/// is initialized. The proxy that a request was `rerouted` by asks the others.
 pub fn are_all(
     snapshot: &Snapshot,
-    local: LocalServer,
+    local: Option<SocketAddr>,
     info: &RequestInfo<'_>,
     rerouted: bool,
     denying: &[SocketAddr],
@@ -124,7 +116,7 @@ pub fn are_all(
     let Some((_, holders)) = listed.filter(|_| !denying.is_empty()) else {
         return false;
     };
-    let denied_here = !holders.local || !local.initialized || denying.contains(&local.address);
+    let denied_here = !holders.local || local.is_none_or(|local| denying.contains(&local));
     let targets = holders.targets.iter();
     let mut targets = targets.filter_map(|it| snapshot.servers.get(*it));
     let everything_known = snapshot.synced && snapshot.local_known && !snapshot.peer_unknown;
@@ -188,18 +180,13 @@ mod tests {
             let served = [Arc::unwrap_or_clone(listed)].into_iter().collect();
             let snapshot = Snapshot::new(true, Vec::new(), Some(&served), Arc::default());
             let server = ([10, 0, 0, 1], 6443).into();
-            let local = LocalServer {
-                address: server,
-                epoch: 1,
-                initialized: true,
-            };
             let info = info::read(&Method::GET, path, None);
             let mut answer = ResponseHeader::build(404, None).unwrap();
             if marked {
                 answer.insert_header(NOT_EXECUTED, OF_RESOURCE).unwrap();
             }
             let server = (ServerKind::Proxied, server);
-            Denials::default().counts(&snapshot, local, &info, server, &answer)
+            Denials::default().counts(&snapshot, (1, true), &info, server, &answer)
         };
         assert!(counts("/apis/authentication.k8s.io/v1/tokenreviews", true));
         assert!(!counts(
