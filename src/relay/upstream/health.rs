@@ -20,10 +20,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::retry::Backoff;
 
-const BACKOFF: Backoff = Backoff {
-    first: Duration::from_secs(1),
-    longest: Duration::from_secs(30),
-};
+const BACKOFF: Backoff = Backoff::between(Duration::from_secs(1), Duration::from_secs(30));
 /// How long requests may begin to wait for a failed peer that can do without it, and how often.
 pub const TRIAL: Duration = Duration::from_millis(100);
 const TRIALS: Duration = Duration::from_secs(1);

@@ -10,10 +10,7 @@ use crate::retry::Backoff;
 
 /// How often a server is asked that answers otherwise: it may be overloaded.
 const ATTEMPTS: u32 = 4;
-const AGAIN: Backoff = Backoff {
-    first: Duration::from_secs(1),
-    longest: Duration::from_secs(5),
-};
+const AGAIN: Backoff = Backoff::between(Duration::from_secs(1), Duration::from_secs(5));
 
 /// Servers that were asked in vain.
 #[derive(Debug, Default)]
