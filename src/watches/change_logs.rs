@@ -8,7 +8,7 @@
 use std::borrow::Cow;
 use std::collections::HashMap;
 use std::convert::Infallible;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use etcd_client::WatchResponse;
@@ -158,19 +158,15 @@ impl SharedChangeLog {
         }
     }
 
-    fn state(&self) -> MutexGuard<'_, LogState> {
-        lock(&self.state)
-    }
-
     /// Whether another log would not have more from `revision` on: etcd is read from there, or has no more.
     fn may_have(&self, revision: i64) -> bool {
-        let state = self.state();
+        let state = lock(&self.state);
         state.is_compacted || !state.is_begun || state.needed.is_some_and(|it| it <= revision)
     }
 
     /// A watch that needs the changes from this revision on will end.
     fn register(&self, revision: i64) {
-        let mut state = self.state();
+        let mut state = lock(&self.state);
         state.needed = Some(state.needed.map_or(revision, |needed| needed.min(revision)));
     }
 
@@ -189,7 +185,7 @@ impl SharedChangeLog {
     }
 
     fn is_recent(&self) -> bool {
-        let told = self.state().told;
+        let told = lock(&self.state).told;
         told.is_some_and(|told| told.elapsed() < RECENT)
     }
 
@@ -200,7 +196,7 @@ impl SharedChangeLog {
 
     /// Whether the log is complete up to `revision`, and up to etcd's when the watch was first opened.
     pub fn is_complete_through(&self, revision: i64) -> bool {
-        let state = self.state();
+        let state = lock(&self.state);
         let through = state.log.as_ref().map(ChangeLog::through);
         state
             .opened_at
@@ -214,14 +210,14 @@ impl SharedChangeLog {
         scope: &str,
         stored_here: bool,
     ) -> Result<i64, Withheld> {
-        let state = self.state();
+        let state = lock(&self.state);
         let log = state.log.as_ref().ok_or(Withheld::NotTold)?;
         newest_safe(position, scope, log, stored_here)
     }
 
     /// The revision from which etcd has to be watched.
     fn next_revision(&self) -> i64 {
-        let mut state = self.state();
+        let mut state = lock(&self.state);
         state.is_begun = true;
         match &state.log {
             Some(log) => log.through() + 1,
@@ -231,7 +227,7 @@ impl SharedChangeLog {
 
     /// etcd has compacted everything before `from`.
     fn restart_from(&self, from: i64) {
-        let mut state = self.state();
+        let mut state = lock(&self.state);
         state.log = Some(ChangeLog::new(from));
         state.is_compacted = true;
     }
@@ -244,7 +240,7 @@ impl SharedChangeLog {
         through: Option<i64>,
         newest: Option<i64>,
     ) {
-        let mut state = self.state();
+        let mut state = lock(&self.state);
         state.opened_at = state.opened_at.or(newest);
         let log = state.log.get_or_insert_with(|| ChangeLog::new(begin));
         for (revision, key) in changes {
