@@ -13,6 +13,7 @@ use crate::cluster::json;
 use crate::cluster::keys::Topic;
 use crate::cluster::record::{LiveKey, Record};
 use crate::config::Config;
+use crate::publish::identity::host_name;
 
 /// Lifetime of the lock of a process that was killed, in seconds.
 const LOCK_TTL: i64 = 30;
@@ -36,11 +37,10 @@ impl Servers {
     pub(super) fn new(config: &Config) -> Result<Self, String> {
         let etcd = EtcdAccess::new(config)?;
         let own = config.peer.advertise_address;
-        let system = rustix::system::uname();
         let servers = etcd.keys.of(Topic::Servers);
         Ok(Self {
             lock: servers.trim_end_matches("servers/").to_owned() + "installing",
-            owner: format!("{} ({own})", system.nodename().to_string_lossy()),
+            owner: format!("{} ({own})", host_name()),
             own,
             etcd,
         })
