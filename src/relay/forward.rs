@@ -293,11 +293,9 @@ impl<'a> ForwardedRequest<'a> {
             let resource = peer.rerouted_as.as_deref();
             shared.metrics.rerouted(code, resource);
         }
-        if let Some(peer) = peer {
-            // What was cut off may have been cut off because the peer is down.
-            if !is_cut {
-                shared.servers.health.answered(peer.address);
-            }
+        // What was cut off may have been cut off because the peer is down.
+        if let Some(peer) = peer.filter(|_| !is_cut) {
+            shared.servers.health.answered(peer.address);
         }
     }
 }
