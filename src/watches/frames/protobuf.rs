@@ -10,7 +10,7 @@ use k8s_pb::apimachinery::pkg::runtime::TypeMeta;
 use prost::Message;
 
 use super::{Event, ObjectEvent, ObjectType, UnknownFrame, kind, revision};
-use crate::kube::envelope::{self, MAGIC};
+use crate::kube::envelope::{MAGIC, wrap_object};
 use crate::kube::media_type;
 
 /// Bytes of the length prefix of a frame.
@@ -100,22 +100,14 @@ fn decode<M: Message + Default>(bytes: Bytes) -> Result<M, UnknownFrame> {
 }
 
 pub(super) fn bookmark(object_type: &ObjectType, revision: i64) -> Option<Bytes> {
-    let ObjectType { api_version, kind } = object_type.clone();
     let object = PartialObjectMetadata {
         metadata: Some(ObjectMeta {
             resource_version: revision.to_string(),
             ..Default::default()
         }),
     };
-    let envelope = Envelope {
-        type_meta: Some(TypeMeta {
-            api_version: Some(api_version),
-            kind: Some(kind),
-        }),
-        raw: object.encode_to_vec().into(),
-        ..Default::default()
-    };
-    frame("BOOKMARK", envelope::wrap(&envelope).into())
+    let ObjectType { api_version, kind } = object_type;
+    frame("BOOKMARK", wrap_object(api_version, kind, &object).into())
 }
 
 pub(super) fn error(status: &[u8]) -> Option<Bytes> {
