@@ -118,13 +118,8 @@ async fn cluster(
 
 /// Makes clients of peers that connect as the proxy does.
 pub fn peers_maker(config: &Config) -> anyhow::Result<Maker> {
-    let files = rotate::files(config);
-    maker(
-        config,
-        &config.peer.ca_file,
-        &FileSnapshot::read(&files),
-        of_peers,
-    )
+    let (files, ca_file) = (rotate::files(config), &config.peer.ca_file);
+    maker(config, ca_file, &FileSnapshot::read(&files), of_peers)
 }
 
 /// Makes clients of the node's apiserver with the proxy's own rights.
