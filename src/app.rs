@@ -142,16 +142,9 @@ impl Wiring {
     ) -> anyhow::Result<(Arc<SharedPeerDiscovery>, Publishing)> {
         let (given, control) = (&self.given, &mut self.control);
         let published = &given.published;
-        let view = local::start(
-            config,
-            local::LocalInputs {
-                maker: given.maker.clone(),
-                state: given.local.clone(),
-                custom: published.custom.subscribe(),
-                header_names: published.header_names.subscribe(),
-            },
-            control,
-        );
+        let custom = published.custom.subscribe();
+        let names = published.header_names.subscribe();
+        let view = local::start(config, &given.maker, &given.local, custom, names, control);
         cluster::start(config, given, ends, view.clone(), control)?;
         let metrics = PeerDiscoveryMetrics::new(&self.registry)?;
         let peer_discovery = discovery::start(config, given, view.clone(), metrics, control)?;

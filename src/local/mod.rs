@@ -36,25 +36,18 @@ pub fn maker(config: &Config, credentials: Current) -> Result<ClientMaker, Maker
     ClientMaker::new(name, credentials, |of| &of.local, identity, TIMEOUT)
 }
 
-/// What the tasks read and write.
-pub struct LocalInputs {
-    pub maker: Arc<ClientMaker>,
-    pub state: Arc<LocalState>,
-    /// CRDs and aggregated APIs; `None` until etcd was read.
-    pub custom: watch::Receiver<Option<Arc<Custom>>>,
-    /// The header names by which apiservers recognise users.
-    pub header_names: NamesInEtcd,
-}
-
-/// Spawns the probe, discovery and the check of the request header configuration. Returns what discovery reads.
+/// Spawns the probe, discovery and the check of the request header configuration. Returns what discovery reads. `custom`:
+/// CRDs and aggregated APIs; `None` until etcd was read. `header_names`: by which apiservers recognise users.
 pub fn start(
     config: &Config,
-    inputs: LocalInputs,
+    maker: &Arc<ClientMaker>,
+    state: &Arc<LocalState>,
+    custom: watch::Receiver<Option<Arc<Custom>>>,
+    header_names: NamesInEtcd,
     control: &mut JoinSet<()>,
 ) -> watch::Receiver<LocalView> {
     let server = &config.api_server;
-    let client = || inputs.maker.client(server.address);
-    let state = inputs.state;
+    let client = || maker.client(server.address);
     let (view_sender, view) = watch::channel(LocalView::default());
     control.spawn(probe::run(client(), state.clone(), server.probe_interval));
     let mut reader = Reader::new(client());
@@ -63,14 +56,14 @@ pub fn start(
         reader,
         state.clone(),
         server.discovery_interval,
-        inputs.custom,
+        custom,
         view_sender,
     ));
     control.spawn(requestheader::run(
         config.clone(),
-        inputs.maker.credentials.clone(),
-        inputs.header_names,
-        state,
+        maker.credentials.clone(),
+        header_names,
+        state.clone(),
     ));
     view
 }
