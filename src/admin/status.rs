@@ -14,6 +14,7 @@ use super::document::{
 };
 use super::pages::Pages;
 use crate::config::DefaultVersion;
+use crate::kube::discovery::model::versions;
 use crate::kube::gvr::{Custom, Gvr, Pair, api_version};
 use crate::relay::shared::Shared;
 use crate::relay::upstream::health::Health;
@@ -171,21 +172,18 @@ fn custom(custom: &Custom) -> CustomStatus {
 /// What peers serve and the local apiserver does not, and whose documents say so.
 fn discovery(shared: &Shared) -> DiscoveryStatus {
     let peer_discovery = shared.peer_discovery.current.load();
-    let mut added = Vec::new();
-    for group in &peer_discovery.others.groups {
-        added.extend(group.versions.iter().map(|version| {
-            let resources = version.resources.iter();
-            AddedGroupVersion {
-                group: group.name().to_owned(),
-                resources: strings(resources.map(|resource| &*resource.name)),
-                stale: version.is_stale(),
-                version: version.name.clone(),
-            }
-        }));
-    }
+    let added = versions(&peer_discovery.others.groups).map(|(group, version)| {
+        let resources = version.resources.iter();
+        AddedGroupVersion {
+            group: group.to_owned(),
+            resources: strings(resources.map(|resource| &*resource.name)),
+            stale: version.is_stale(),
+            version: version.name.clone(),
+        }
+    });
     let merges = shared.settings.load().merges_discovery();
     DiscoveryStatus {
-        added,
+        added: added.collect(),
         current: !merges || peer_discovery.is_current_for(&shared.local),
         sources: shared.peer_discovery.sources.load().to_vec(),
     }
