@@ -14,7 +14,7 @@ use std::time::Duration;
 use etcd_client::WatchResponse;
 use tokio::sync::{Notify, Semaphore, mpsc, watch};
 use tokio::task::JoinSet;
-use tokio::time::{Instant, timeout};
+use tokio::time::timeout;
 
 use super::change_log::{ChangeLog, Withheld, newest_safe};
 use super::follower::WatchPosition;
@@ -34,8 +34,6 @@ const REGISTRATION: Duration = Duration::from_millis(400);
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(100);
 /// Until progress is asked for again: etcd may ignore a request while it still sends changes.
 const ASK_AGAIN: Duration = Duration::from_millis(500);
-/// What etcd has told of its progress is recent for so long: a little longer than kubeadm's etcd takes to tell it again.
-const RECENT: Duration = Duration::from_secs(6);
 /// Between two looks whether a log is still used.
 const UNUSED: Duration = Duration::from_secs(30);
 /// After an etcd watch failed.
@@ -143,8 +141,6 @@ struct LogState {
     log: Option<ChangeLog>,
     /// etcd's revision when the watch was first opened.
     opened_at: Option<i64>,
-    /// When etcd last told how far the log is complete.
-    told: Option<Instant>,
     /// etcd has compacted what was before.
     is_compacted: bool,
 }
@@ -170,23 +166,17 @@ impl SharedChangeLog {
         state.needed = Some(state.needed.map_or(revision, |needed| needed.min(revision)));
     }
 
-    /// Waits until the log [is](Self::is_complete_through) complete up to `revision`, as etcd has told recently: a log may have been
-    /// opened long ago.
+    /// Waits until the log [is](Self::is_complete_through) complete up to `revision`.
     pub async fn complete_through(&self, revision: i64) {
         let mut updates = self.updated.subscribe();
         loop {
             // Later changes are appended too, for watches that end later.
             self.want_progress();
-            if self.is_complete_through(revision) && self.is_recent() {
+            if self.is_complete_through(revision) {
                 return;
             }
             let _ = timeout(ASK_AGAIN, updates.changed()).await;
         }
-    }
-
-    fn is_recent(&self) -> bool {
-        let told = lock(&self.state).told;
-        told.is_some_and(|told| told.elapsed() < RECENT)
     }
 
     /// Asks etcd how far the log is complete.
@@ -248,7 +238,6 @@ impl SharedChangeLog {
         }
         if let Some(through) = through {
             log.complete_through(through);
-            state.told = Some(Instant::now());
         }
         drop(state);
         self.updated.send_replace(());

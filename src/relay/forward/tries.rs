@@ -43,8 +43,8 @@ const EXPIRED_TIMEOUT: Duration = Duration::from_secs(5);
 /// How often a server is asked for what comes after the revision up to which etcd shows that nothing changed: its watch
 /// cache may have begun later.
 const LATER: usize = 3;
-/// Longest wait for what etcd shows: a little longer than kubeadm's etcd takes to report its progress.
-const UNCHANGED_TIMEOUT: Duration = Duration::from_secs(6);
+/// Longest wait for what etcd shows.
+const UNCHANGED_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// An answer that was kept, and the route to the server that gave it.
 type AnswerOf = Option<Box<(Route, Arc<KeptAnswer>)>>;
@@ -281,9 +281,10 @@ impl<'a> Tries<'a> {
         if let Some(it) = self.expired.take() {
             context.shared.metrics.watches.expired(false);
             let (resource, since) = (context.info.gvr(), context.resume);
-            let (servers, later) = (&self.tried, &it.later);
-            let text = "a watch gets a 410: nobody has its history, or answers in time";
-            log_rarely!(info, ?resource, ?since, ?servers, ?later, "{text}");
+            let (asked, later, tried) = (it.may_ask, &it.later, &self.tried);
+            let text =
+                "a watch gets a 410: no other server has its history, or could be asked in time";
+            log_rarely!(info, ?resource, ?since, asked, ?tried, ?later, "{text}");
             it.watch.end_asking();
             let kept = match (it.expired, it.watch.begun()) {
                 (Expired::Answer(answer), None) => Kept::Answer(answer),

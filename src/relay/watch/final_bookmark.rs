@@ -256,7 +256,10 @@ impl<'a> FinalBookmark<'a> {
     /// Registers what is to be read from etcd, as far as that is known by now.
     fn register(&self) {
         let watch = self.bookmarked();
-        let _ = watch.and_then(|watch| watch.register(self.shared));
+        if let Some((log, _)) = watch.and_then(|watch| watch.register(self.shared)) {
+            // It may have been opened for a hand-over, long ago.
+            log.want_progress();
+        }
     }
 
     /// A watch that may get a bookmark: `None` also if bookmarks were switched off since it began.

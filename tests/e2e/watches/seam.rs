@@ -14,7 +14,7 @@ use testkit::double::watch::AT_FIRST_WATCH;
 use testkit::double::{
     Double, DoubleOptions, Fault, KeptInEtcd, Phase, ScriptedAnswer, v1_20, v1_36,
 };
-use testkit::etcd::Etcd;
+use testkit::etcd::{Etcd, EtcdOptions};
 use testkit::nodes::HANDED_OVER;
 use testkit::proxy::{Proxy, Until, until_histories_are_known};
 use testkit::wait::eventually;
@@ -72,7 +72,10 @@ impl NodesOptions {
 impl Nodes {
     /// So many of 1.36, whose objects are in one etcd.
     async fn options(count: usize) -> NodesOptions {
-        let ground = Ground::new().await;
+        Self::options_on(Ground::new().await, count)
+    }
+
+    fn options_on(ground: Ground, count: usize) -> NodesOptions {
         let double = DoubleOptions::new(ground.pki.dir(), v1_36());
         NodesOptions {
             doubles: vec![double.kept(&KeptInEtcd::new(&ground.etcd)); count],
@@ -428,6 +431,24 @@ async fn the_only_apiserver_need_not_wait_for_its_watches_either() {
     told.expect(nodes.write("secrets", USUAL, "x").await).await;
     assert_eq!(nodes.handed_over("continued").await, 1.0);
     assert_eq!(nodes.handed_over("ended").await, 0.0);
+}
+
+/// What changed in etcd is followed since the hand-over, and this etcd tells how far it is only if it is asked.
+#[tokio::test]
+async fn a_last_bookmark_is_not_as_old_as_the_hand_over_before_it() {
+    let ground = Ground::with(EtcdOptions::v3_5()).await;
+    let drain = [("shutdown.delay", "1s"), ("shutdown.drain", "2s")];
+    let mut nodes = Nodes::options_on(ground, 1).start(&drain).await;
+    let mut told = nodes.open(USUAL).await;
+    nodes.until_proved().await;
+    nodes.stop().await;
+    nodes.restart().await;
+    told.expect(nodes.write("secrets", USUAL, "y").await).await;
+    assert_eq!(nodes.handed_over("continued").await, 1.0);
+    let newest = nodes.revision().await;
+    let ended = tokio::join!(nodes.proxies[0].terminate(), told.end());
+    assert!(ended.0.success(), "{}", nodes.proxies[0].log_tail());
+    assert!(told.bookmark >= Some(newest), "{:?}", told.bookmark);
 }
 
 /// A watch that is held may miss a change and end. Its client then comes back with the last bookmark, and needs a server that
