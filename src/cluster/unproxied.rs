@@ -115,6 +115,8 @@ const DOUBTED: u32 = 3;
 pub(super) struct Attempts {
     /// When the first of those attempts ended that nobody has answered since.
     since: Option<Instant>,
+    /// Somebody is starting there, as it seems.
+    starting: bool,
     /// Failures that are still tolerated.
     tolerated: u32,
     /// Answers of no proxy that are still doubted: each is to come over a connection of its own.
@@ -144,13 +146,22 @@ impl Attempts {
         now: Instant,
     ) -> Option<BareAnswer> {
         self.doubts = false;
+        let is_silent = match &result {
+            // A certificate that is not an apiserver's ends the connection before anything is sent.
+            Err(ReadError::Client(error)) => is_silence(error, self.answered),
+            _ => false,
+        };
+        self.since = is_silent.then(|| self.since.unwrap_or(now));
+        self.starting = match &result {
+            Ok(_) | Err(ReadError::Proxy) => false,
+            Err(_) => self.starting || is_silent || self.doubted > 0,
+        };
         let answer = match result {
             // A load balancer's address, before several servers.
             Ok(_) if self.was_proxy && !self.has_record => return None,
             Ok(_) if self.doubted > 0 => {
                 self.doubted -= 1;
                 self.doubts = true;
-                self.since = None;
                 return None;
             }
             Ok(native) => {
@@ -162,11 +173,10 @@ impl Attempts {
                 self.was_proxy = true;
                 Err(NotRead::Proxy)
             }
-            // A certificate that is not an apiserver's ends the connection before anything is sent.
-            Err(ReadError::Client(ref error)) if is_silence(error, self.answered) => {
-                let since = *self.since.get_or_insert(now);
+            Err(_) if is_silent => {
+                let is_long = self.since.is_some_and(|it| now - it >= MASTER_LEASE_TTL);
                 // Where a proxy was, nobody restarts.
-                match self.was_proxy || now - since >= MASTER_LEASE_TTL {
+                match self.was_proxy || is_long {
                     true => Err(NotRead::Nobody),
                     false => Err(NotRead::Silent),
                 }
@@ -182,9 +192,6 @@ impl Attempts {
             Ok(_) => TOLERATED,
             Err(_) => 0,
         };
-        if !matches!(answer, Err(NotRead::Nobody | NotRead::Silent)) {
-            self.since = None;
-        }
         Some(answer)
     }
 
@@ -196,8 +203,7 @@ impl Attempts {
             }
             // Soon certain.
             None if self.doubts => jittered(SETTLE),
-            // It is starting.
-            None if (1..DOUBTED).contains(&self.doubted) => jittered(every.min(STARTING)),
+            None if self.starting => jittered(every.min(STARTING)),
             None => jittered(every),
         }
     }
@@ -355,8 +361,30 @@ mod tests {
             let pause = attempts.pause(every, now).as_secs_f64() / f64::from(longest);
             assert!((0.5..=1.0).contains(&pause), "{silent} s: {pause}");
         }
+        // Somebody is there again, and is starting.
         attempts.conclude(failed(), start);
-        assert!(attempts.pause(every, Instant::now()) <= every);
+        assert!(attempts.pause(every, start) <= STARTING);
+        attempts.conclude(read(), start);
+        assert!(attempts.pause(every, start) > STARTING);
+    }
+
+    #[test]
+    fn an_apiserver_that_starts_where_a_proxy_was_is_asked_each_second() {
+        let (mut attempts, every) = (Attempts::new(), Duration::from_secs(10));
+        attempts.has_record = true;
+        let now = Instant::now();
+        for result in [Err(ReadError::Proxy), refused(), failed(), failed()] {
+            attempts.conclude(result, now);
+        }
+        assert!(attempts.pause(every, now) <= STARTING);
+        attempts.conclude(Err(ReadError::Proxy), now);
+        assert!(attempts.pause(every, now) > STARTING);
+        // A load balancer's address.
+        attempts.has_record = false;
+        for result in [refused(), read()] {
+            attempts.conclude(result, now);
+        }
+        assert!(attempts.pause(every, now) > STARTING);
     }
 
     #[test]
