@@ -118,6 +118,11 @@ impl Follower {
         self.seen.position.filter(|_| self.frames.is_read())
     }
 
+    /// It was handed over, and its client has got nothing since: it knows only where it was before.
+    pub fn is_ahead_of_client(&self) -> bool {
+        self.seam.is_some()
+    }
+
     /// Where another server can go on. `None`: that is not known, or a frame was passed on in part.
     pub fn resume_point(&self) -> Option<ResumePoint> {
         let position = self.position().filter(|_| self.frames.at_boundary())?;

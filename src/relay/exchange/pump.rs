@@ -304,7 +304,7 @@ impl<'s, 'w> Answer<'s, 'w> {
         trailers: impl Future<Output = pingora_core::Result<Option<HeaderMap>>>,
     ) -> Option<End> {
         let ending = async {
-            // An apiserver that ends a watch needs no last event of the proxy, unless that is stopping, or etcd was restored.
+            // An apiserver that ends a watch mostly needs no last event of the proxy.
             if let Some(final_bookmark) = self.final_bookmark
                 && final_bookmark.is_needed()
             {

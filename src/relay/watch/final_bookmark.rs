@@ -182,10 +182,12 @@ impl<'a> FinalBookmark<'a> {
         }
     }
 
-    /// Whether a watch that its apiserver ends needs a last event.
+    /// Whether a watch that its apiserver ends needs a last event. Who was handed over and has got nothing since would come back
+    /// with a revision from before: no apiserver may have that history.
     pub fn is_needed(&self) -> bool {
-        let is_lost = |watch: &Watch| watch.is_of_lost_history(self.shared);
-        self.shared.shutdown.is_leaving() || self.watch().is_some_and(is_lost)
+        let of_watch =
+            |watch: &Watch| watch.is_of_lost_history(self.shared) || watch.is_ahead_of_client();
+        self.shared.shutdown.is_leaving() || self.watch().is_some_and(of_watch)
     }
 
     /// The stream ends, and not because the proxy ends it: waits for etcd, and writes the bookmark.

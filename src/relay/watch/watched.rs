@@ -357,9 +357,20 @@ impl Watch {
         format.error_event(&refusal.body(None, format))
     }
 
+    /// See [`Follower::is_ahead_of_client`].
+    pub fn is_ahead_of_client(&self) -> bool {
+        lock(&self.follower).is_ahead_of_client()
+    }
+
     /// Its final bookmark.
     pub fn bookmark(&self, shared: &Shared) -> Result<Bytes, Withheld> {
-        let revision = self.newest_safe(shared)?;
+        let at = || lock(&self.follower).position().map(|at| at.revision);
+        let revision = match self.newest_safe(shared) {
+            Err(Withheld::NothingNewer) if self.is_ahead_of_client() => {
+                at().ok_or(Withheld::NothingNewer)?
+            }
+            newest => newest?,
+        };
         let follower = lock(&self.follower);
         let delivered = follower.object_type().or(self.transformed.as_deref());
         let kind = || lock(&self.served_by).stored.as_ref()?.proof().kind;

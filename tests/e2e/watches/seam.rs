@@ -451,6 +451,25 @@ async fn a_last_bookmark_is_not_as_old_as_the_hand_over_before_it() {
     assert!(told.bookmark >= Some(newest), "{:?}", told.bookmark);
 }
 
+/// Its client would come back with a revision that no apiserver has any more.
+#[tokio::test]
+async fn a_watch_that_was_handed_over_and_ends_is_told_how_far_it_has_come() {
+    let mut nodes = Nodes::new(1).await;
+    let mut told = nodes.open(USUAL).await;
+    nodes.until_proved().await;
+    nodes.stop().await;
+    let newest = nodes.revision().await;
+    nodes.restart().await;
+    eventually("it goes on", LONG, async || {
+        nodes.handed_over("continued").await == 1.0
+    })
+    .await;
+    // As after `timeoutSeconds`.
+    nodes.doubles[0].end_watches();
+    told.end().await;
+    assert!(told.bookmark >= Some(newest), "{:?}", told.bookmark);
+}
+
 /// A watch that is held may miss a change and end. Its client then comes back with the last bookmark, and needs a server that
 /// has kept the history from there: a custom resource's begins with the first request for it.
 #[tokio::test]
