@@ -182,13 +182,22 @@ impl Nodes {
         HOSTS.into_iter().enumerate().flat_map(of_node).collect()
     }
 
-    /// Open watches of these resources at all apiservers.
-    pub async fn watches(&self, resources: &[&str]) -> usize {
-        let mut watches = 0;
+    /// Open watches of these resources at each apiserver.
+    pub async fn watches(&self, resources: &[&str]) -> Vec<usize> {
+        let mut watches = Vec::new();
         for server in &self.servers {
-            watches += server.watches(resources).await;
+            watches.push(server.watches(resources).await);
         }
         watches
+    }
+
+    /// Watches without an apiserver at each proxy.
+    pub async fn held(&self) -> Vec<f64> {
+        let mut held = Vec::new();
+        for proxy in &self.proxies {
+            held.push(proxy.metric("kube_interop_proxy_watches_held", &[]).await);
+        }
+        held
     }
 }
 

@@ -39,6 +39,8 @@ const PREFIX: &str = "/registry/configmaps/";
 const LAST: &str = "last";
 /// Between two writes of a writer, at most.
 const PACE: u64 = 600;
+/// Of a watch: as long as its apiserver wants. By default kube-rs ends it after 290 seconds, which a busy machine may take for a test.
+pub(super) const NO_TIMEOUT: u32 = 0;
 /// Before an informer asks again after a failure.
 const BACKOFF: Duration = Duration::from_millis(100);
 
@@ -103,6 +105,7 @@ async fn kube_informer(informer: Informer, client: kube::Client) {
         Some(namespace) => Api::namespaced(client, namespace),
     };
     let config = watcher::Config {
+        timeout: Some(NO_TIMEOUT),
         label_selector: informer.selector(),
         ..watcher::Config::default()
     };

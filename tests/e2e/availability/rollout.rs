@@ -18,7 +18,7 @@ use serde::de::DeserializeOwned;
 use serde_json::json;
 use tokio::task::JoinSet;
 
-use crate::availability::ledger::Informed;
+use crate::availability::ledger::{Informed, NO_TIMEOUT};
 use crate::availability::reopening::Reopening;
 use crate::routing::real_apiservers::LONGER;
 use crate::watches::resources::{
@@ -224,6 +224,7 @@ where
     };
     let config = watcher::Config {
         label_selector: kind.labels.map(str::to_owned),
+        timeout: Some(NO_TIMEOUT),
         ..watcher::Config::default()
     };
     let mut events = std::pin::pin!(watcher(api, config).default_backoff());
@@ -355,7 +356,12 @@ async fn until_all_watch(nodes: &Nodes, series: &Series) {
     eventually("all watch", LONGER, async || {
         tokio::time::sleep(BETWEEN_LOOKS).await;
         let resources = RESOURCES.map(|resource| resource.plural);
-        nodes.watches(&resources).await == series.watchers
+        let watches = nodes.watches(&resources).await;
+        let all = watches.iter().sum::<usize>() == series.watchers;
+        match all {
+            true => Ok(()),
+            false => Err(format!("{watches:?}, {:?} held", nodes.held().await)),
+        }
     })
     .await;
 }
