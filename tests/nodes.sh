@@ -282,6 +282,11 @@ authorities() { # NODE: gets the first one's
     done
 }
 
+etcd_flags() { # NODE: kubeadm from 1.34 on takes every etcd for 3.6
+    ! since 34 || [[ $(etcd_tag) != 3.[0-5].* ]] ||
+        sed -i -e '/--feature-gates=/d' -e 's/--watch-progress/--experimental-watch-progress/' "$state/$1/root/etc/kubernetes/manifests/etcd.yaml"
+}
+
 kubeadm_init() { # NODE: what kubeadm init does, without the parts that need a running cluster
     local node=$1
     configuration "$node" >"$state/$node/kubeadm.yaml"
@@ -295,9 +300,7 @@ kubeadm_init() { # NODE: what kubeadm init does, without the parts that need a r
             die "kubeadm init phase $phase failed on $node"
         }
     done
-    # kubeadm from 1.34 on takes every etcd for 3.6.
-    ! since 34 || [[ $(etcd_tag) != 3.[0-5].* ]] ||
-        sed -i -e '/--feature-gates=/d' -e 's/--watch-progress/--experimental-watch-progress/' "$state/$node/root/etc/kubernetes/manifests/etcd.yaml"
+    etcd_flags "$node"
     on "$node" cp "$here/nodes/talk.yaml" /etc/kubernetes/manifests/
     echo "vrrp_instance api { virtual_ipaddress { $vip/24 } }" >"$state/$node/root/etc/keepalived/keepalived.conf"
 }

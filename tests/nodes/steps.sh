@@ -439,6 +439,8 @@ step_rejoin() {
     sidecar) prepared=($flag "$top/deploy/kubeadm/patches") ;;
     native-sidecar) prepared=($flag "$top/deploy/kubeadm/patches-native-sidecar") ;;
     esac
+    # kubeadm waits for etcd.
+    { until_done 120 "etcd's manifest" on "$node" test -s $manifests/etcd.yaml && etcd_flags "$node"; } &
     timed "$node: kubeadm join ${prepared[*]}" kubeadm_on "$node" join $balancer:6443 --control-plane --token "$token" \
         --discovery-token-unsafe-skip-ca-verification --apiserver-advertise-address "$(address "$node")" --node-name "$node" \
         --cri-socket "$cri" --ignore-preflight-errors all "${prepared[@]}" || die "kubeadm failed: $(tail -n 5 "$state/$node/kubeadm.log")"
