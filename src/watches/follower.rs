@@ -118,9 +118,10 @@ impl Follower {
         self.seen.position.filter(|_| self.frames.is_read())
     }
 
-    /// It was handed over, and its client has got nothing since: it knows only where it was before.
-    pub fn is_ahead_of_client(&self) -> bool {
-        self.seam.is_some()
+    /// Where it was handed over, if its client has got nothing since: that knows only where it was before.
+    pub fn ahead_of_client(&self) -> Option<i64> {
+        let (_, wanted) = **self.seam.as_ref()?;
+        Some(wanted.revision)
     }
 
     /// Where another server can go on. `None`: that is not known, or a frame was passed on in part.

@@ -185,9 +185,9 @@ impl<'a> FinalBookmark<'a> {
     /// Whether a watch that its apiserver ends needs a last event. Who was handed over and has got nothing since would come back
     /// with a revision from before: no apiserver may have that history.
     pub fn is_needed(&self) -> bool {
-        let of_watch =
-            |watch: &Watch| watch.is_of_lost_history(self.shared) || watch.is_ahead_of_client();
-        self.shared.shutdown.is_leaving() || self.watch().is_some_and(of_watch)
+        let is_ahead = |watch: &Watch| watch.ahead_of_client().is_some();
+        let needs_it = |watch: &Watch| is_ahead(watch) || watch.is_of_lost_history(self.shared);
+        self.shared.shutdown.is_leaving() || self.watch().is_some_and(needs_it)
     }
 
     /// The stream ends, and not because the proxy ends it: waits for etcd, and writes the bookmark.

@@ -357,19 +357,16 @@ impl Watch {
         format.error_event(&refusal.body(None, format))
     }
 
-    /// See [`Follower::is_ahead_of_client`].
-    pub fn is_ahead_of_client(&self) -> bool {
-        lock(&self.follower).is_ahead_of_client()
+    /// See [`Follower::ahead_of_client`].
+    pub fn ahead_of_client(&self) -> Option<i64> {
+        lock(&self.follower).ahead_of_client()
     }
 
     /// Its final bookmark.
     pub fn bookmark(&self, shared: &Shared) -> Result<Bytes, Withheld> {
-        let at = || lock(&self.follower).position().map(|at| at.revision);
-        let revision = match self.newest_safe(shared) {
-            Err(Withheld::NothingNewer) if self.is_ahead_of_client() => {
-                at().ok_or(Withheld::NothingNewer)?
-            }
-            newest => newest?,
+        let revision = match (self.newest_safe(shared), self.ahead_of_client()) {
+            (Err(Withheld::NothingNewer), Some(at)) => at,
+            (newest, _) => newest?,
         };
         let follower = lock(&self.follower);
         let delivered = follower.object_type().or(self.transformed.as_deref());
