@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use bytes::Bytes;
+use futures_util::future::{BoxFuture, FutureExt as _};
 use http::{HeaderMap, Request};
 use hyper::body::{Body, Frame, SizeHint};
 use hyper::client::conn::{http1, http2};
@@ -108,9 +109,9 @@ impl Wire {
         Self::Http2(one_task::http2(io).await.unwrap())
     }
 
-    /// One of each version.
-    pub async fn both(client: &Client) -> [Self; 2] {
-        [Self::http1(client).await, Self::http2(client).await]
+    /// One of each version, opened when its turn comes: an idle one would be closed while the other is slow.
+    pub fn each(client: &Client) -> [BoxFuture<'_, Self>; 2] {
+        [Self::http1(client).boxed(), Self::http2(client).boxed()]
     }
 
     /// Whether it can take another request.

@@ -38,7 +38,7 @@ async fn a_client_that_waits_to_be_asked_for_its_body_is_asked() {
             assert_eq!(read(&mut tls, start.len()).await, start);
             read_until(&mut tls, "{\"bytes\":5,\"trailers\":{}}\n").await;
         }
-        let [_, mut http2] = Wire::both(&world.client().cert("admin")).await;
+        let mut http2 = Wire::http2(&world.client().cert("admin")).await;
         let mut request = request("POST", UPLOAD, Pieces::measured("hello"));
         let expect = HeaderValue::from_static("100-continue");
         request.headers_mut().insert("expect", expect);
@@ -103,11 +103,11 @@ async fn trailers_of_answers_pass_over_http2_and_are_dropped_over_http1() {
             .body("all of it")
             .trailer("x-trailer", "after it");
         tell(&world, scripted.header("trailer", "x-trailer"));
-        for (mut wire, client) in Wire::both(&world.client().cert("admin"))
-            .await
+        for (wire, client) in Wire::each(&world.client().cert("admin"))
             .into_iter()
             .zip(["HTTP/1.1", "HTTP/2"])
         {
+            let mut wire = wire.await;
             for _ in 0..2 {
                 let asked = request("GET", PATH, Pieces::default());
                 let answer = wire.send(SERVER_NAME, asked).await.unwrap();
@@ -128,7 +128,8 @@ async fn trailers_of_answers_pass_over_http2_and_are_dropped_over_http1() {
 #[tokio::test]
 async fn trailers_of_requests_are_dropped_and_the_body_is_whole() {
     for world in of_each_version().await {
-        for mut wire in Wire::both(&world.client().cert("admin")).await {
+        for wire in Wire::each(&world.client().cert("admin")) {
+            let mut wire = wire.await;
             for _ in 0..2 {
                 let mut trailers = HeaderMap::new();
                 let name = HeaderName::from_static("x-trailer");
@@ -240,7 +241,8 @@ async fn large_bodies_are_streamed_in_little_memory() {
     for mut world in of_each_version().await {
         let pid = world.proxy.process().pid();
         let piece = Bytes::from(vec![b'x'; 64 << 10]);
-        for mut wire in Wire::both(&world.client().cert("admin")).await {
+        for wire in Wire::each(&world.client().cert("admin")) {
+            let mut wire = wire.await;
             let before = peak(pid);
             let body = Pieces::of(std::iter::repeat_n(piece.clone(), SIZE / piece.len()));
             let asked = request("POST", UPLOAD, body);
@@ -267,7 +269,8 @@ async fn a_client_that_does_not_read_costs_little_memory_and_holds_up_nobody() {
     for mut world in of_each_version().await {
         let pid = world.proxy.process().pid();
         let before = peak(pid);
-        for mut wire in Wire::both(&world.client().cert("admin")).await {
+        for wire in Wire::each(&world.client().cert("admin")) {
+            let mut wire = wire.await;
             let path = format!("/_double/big?bytes={SIZE}");
             let asked = request("GET", &path, Pieces::default());
             let mut lazy = wire.open(SERVER_NAME, asked).await.unwrap();

@@ -22,7 +22,8 @@ async fn when_the_client_goes_away_the_apiserver_is_told() {
             "/_double/hang",
             "/_double/big?bytes=9999999999",
         ] {
-            for mut wire in Wire::both(&world.client().cert("admin")).await {
+            for wire in Wire::each(&world.client().cert("admin")) {
+                let mut wire = wire.await;
                 world.double.take_requests();
                 let asked = request("GET", path, Pieces::default());
                 let opening = wire.open(SERVER_NAME, asked);
@@ -136,7 +137,8 @@ async fn arrived(world: &Single, bytes: u64) {
 #[tokio::test]
 async fn when_the_apiserver_goes_away_the_client_is_told() {
     for world in of_each_version().await {
-        for mut wire in Wire::both(&world.client().cert("admin")).await {
+        for wire in Wire::each(&world.client().cert("admin")) {
+            let mut wire = wire.await;
             let asked = request("GET", "/_double/ticks?ms=10", Pieces::default());
             let mut answer = wire.open(SERVER_NAME, asked).await.unwrap();
             assert!(answer.next_chunk(LONG).await.unwrap().is_some());
@@ -151,7 +153,8 @@ async fn when_the_apiserver_goes_away_the_client_is_told() {
 async fn when_the_apiserver_breaks_off_an_answer_the_client_is_told() {
     for world in of_each_version().await {
         let admin = world.client().cert("admin");
-        for mut wire in Wire::both(&admin).await {
+        for wire in Wire::each(&admin) {
+            let mut wire = wire.await;
             let asked = request("GET", "/_double/reset?after=100000", Pieces::default());
             let answer = wire.open(SERVER_NAME, asked).await.unwrap();
             breaks_off(answer).await;
@@ -174,7 +177,8 @@ async fn breaks_off(mut answer: Streaming) {
 #[tokio::test]
 async fn when_the_apiserver_goes_away_in_a_body_the_client_is_told() {
     for world in of_each_version().await {
-        for mut wire in Wire::both(&world.client().cert("admin")).await {
+        for wire in Wire::each(&world.client().cert("admin")) {
+            let mut wire = wire.await;
             world.double.take_requests();
             let body = Pieces::of([Bytes::from_static(b"half")]).unfinished();
             let asked = request("POST", UPLOAD, body);

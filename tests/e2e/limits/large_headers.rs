@@ -41,7 +41,8 @@ fn get(path: &str, fields: &Fields) -> Request<Pieces> {
 /// The code of an answer over each version of HTTP.
 async fn codes(client: &Client, path: &str, fields: &Fields) -> [u16; 2] {
     let mut codes = [0; 2];
-    for (code, mut wire) in codes.iter_mut().zip(Wire::both(client).await) {
+    for (code, wire) in codes.iter_mut().zip(Wire::each(client)) {
+        let mut wire = wire.await;
         *code = wire
             .send(SERVER_NAME, get(path, fields))
             .await
@@ -96,7 +97,8 @@ async fn every_field_arrives_as_it_was_and_in_its_order() {
     for world in of_each_version().await {
         for (count, size) in [(300, 7), (5000, 20), (7000, 100), (1, 900 << 10)] {
             let sent = fields(count, size);
-            for mut wire in Wire::both(&world.client().cert("admin")).await {
+            for wire in Wire::each(&world.client().cert("admin")) {
+                let mut wire = wire.await;
                 world.double.take_requests();
                 let answer = wire.send(SERVER_NAME, get(ECHO, &sent)).await.unwrap();
                 assert_eq!(
@@ -179,17 +181,11 @@ async fn what_is_too_large_is_told_so() {
         (&http1, &fields(2000, 1000)),
         (&http1, &lines),
     ] {
-        let mut wires = Wire::both(client).await.into_iter();
-        let wire = if std::ptr::eq(client, &http1) {
-            wires.next()
-        } else {
-            wires.next_back()
+        let mut wire = match std::ptr::eq(client, &http1) {
+            true => Wire::http1(client).await,
+            false => Wire::http2(client).await,
         };
-        let answer = wire
-            .unwrap()
-            .send(SERVER_NAME, get(ECHO, fields))
-            .await
-            .unwrap();
+        let answer = wire.send(SERVER_NAME, get(ECHO, fields)).await.unwrap();
         assert_eq!(answer.code(), 431, "{}", answer.text());
         let status = answer.json();
         assert_eq!(status["reason"], "RequestHeaderFieldsTooLarge");

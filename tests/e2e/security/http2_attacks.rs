@@ -33,7 +33,8 @@ async fn an_answer_before_the_end_of_its_request_is_whole() {
         .concat()
     };
     let (ground, _server, proxy) = scripted(script).await;
-    for mut wire in Wire::both(&proxy.client(&ground.pki).cert("admin")).await {
+    for wire in Wire::each(&proxy.client(&ground.pki).cert("admin")) {
+        let mut wire = wire.await;
         let body = Pieces::of([Bytes::from_static(b"half")]).unfinished();
         let answer = wire.send(SERVER_NAME, request("POST", "/told", body)).await;
         let answer = answer.unwrap();
@@ -51,7 +52,8 @@ async fn an_answer_without_a_body_before_the_end_of_its_request_is_whole() {
         .concat()
     };
     let (ground, _server, proxy) = scripted(script).await;
-    for mut wire in Wire::both(&proxy.client(&ground.pki).cert("admin")).await {
+    for wire in Wire::each(&proxy.client(&ground.pki).cert("admin")) {
+        let mut wire = wire.await;
         let body = Pieces::of([Bytes::from_static(b"half")]).unfinished();
         let answer = wire.send(SERVER_NAME, request("POST", "/told", body)).await;
         assert_eq!(answer.unwrap().code(), 200);
@@ -118,7 +120,8 @@ async fn odd_interim_answers_over_http2_are_dropped() {
         .concat()
     };
     let (ground, _server, proxy) = scripted(script).await;
-    for mut wire in Wire::both(&proxy.client(&ground.pki).cert("admin")).await {
+    for wire in Wire::each(&proxy.client(&ground.pki).cert("admin")) {
+        let mut wire = wire.await;
         let asked = request("GET", "/told", Pieces::default());
         let answer = wire.send(SERVER_NAME, asked).await.unwrap();
         assert_eq!((answer.code(), answer.text()), (200, "final".to_owned()));

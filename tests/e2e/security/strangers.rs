@@ -50,7 +50,7 @@ async fn ends(client: &Client, authorization: Option<&str>, due: bool) -> [bool;
         }
         get
     };
-    let [mut http1, mut http2] = Wire::both(client).await;
+    let (mut http1, mut http2) = (Wire::http1(client).await, Wire::http2(client).await);
     let answer = http1.send(HOST, get()).await.unwrap();
     let closes = answer.header("connection") == "close";
     let first = http2.send(HOST, get()).await.unwrap();

@@ -342,7 +342,8 @@ async fn a_write_goes_on_although_its_body_has_not_ended(three: &Three) {
     }
     let client = three.plain(0);
     let host = three.proxies[0].addr().to_string();
-    for mut wire in Wire::both(&client).await {
+    for wire in Wire::each(&client) {
+        let mut wire = wire.await;
         let body = Pieces::of(["{".into()]).unfinished();
         let answer = three
             .asked(async { wire.send(&host, request("POST", PODS, body)).await.unwrap() })
