@@ -194,9 +194,19 @@ impl<'a> FinalBookmark<'a> {
     pub async fn end(&self, down: &mut ClientSession) -> pingora_core::Result<()> {
         if let Some(watch) = self.bookmarked().filter(|_| !self.goes_on(down)) {
             let end = Instant::now() + ETCD_TIMEOUT;
-            watch.wait_for_etcd(self.shared, end).await;
+            tokio::select! {
+                () = watch.wait_for_etcd(self.shared, end) => {}
+                () = self.is_late() => {}
+            }
         }
         self.write(down).await
+    }
+
+    /// Resolves when the connection is about to be cut off: a clean end comes before what etcd may still tell.
+    async fn is_late(&self) {
+        let shutdown = &self.shared.shutdown;
+        shutdown.reaches(ShutdownPhase::Ending).await;
+        tokio::time::sleep(shutdown.ending().mul_f64(LATE_DEADLINES[0])).await;
     }
 
     /// Writes the last event, if there is one, and for a peer's proxy the mark. To be called once, at the end.

@@ -16,6 +16,7 @@ use testkit::double::{
 };
 use testkit::etcd::{Etcd, EtcdOptions};
 use testkit::nodes::HANDED_OVER;
+use testkit::process::Signal;
 use testkit::proxy::{Proxy, Until, until_histories_are_known};
 use testkit::wait::eventually;
 
@@ -468,6 +469,24 @@ async fn a_watch_that_was_handed_over_and_ends_is_told_how_far_it_has_come() {
     nodes.doubles[0].end_watches();
     told.end().await;
     assert!(told.bookmark >= Some(newest), "{:?}", told.bookmark);
+}
+
+/// Etcd would be waited for until after the drain.
+#[tokio::test]
+async fn a_watch_that_ends_while_the_proxy_stops_beside_a_frozen_etcd_ends_cleanly() {
+    let drain = [("shutdown.delay", "2s"), ("shutdown.drain", "2s")];
+    let mut nodes = Nodes::options(1).await.start(&drain).await;
+    let mut told = nodes.open(USUAL).await;
+    nodes.until_proved().await;
+    nodes.ground.etcd.stop();
+    nodes.proxies[0].process().signal(Signal::Term);
+    eventually("it is stopping", LONG, async || {
+        let readyz = nodes.proxies[0].admin_get("/readyz").await.text();
+        readyz.contains("stopping").then_some(()).ok_or(readyz)
+    })
+    .await;
+    nodes.doubles[0].end_watches();
+    told.end().await;
 }
 
 /// A watch that is held may miss a change and end. Its client then comes back with the last bookmark, and needs a server that
