@@ -117,14 +117,8 @@ impl WatchRest {
                     piece = up.read_body() => Event::Read(piece),
                 },
             };
-            let passing = Passing {
-                shared,
-                rest,
-                answer: Answer::new(Some(&final_bookmark), &mut writer),
-                up,
-                down,
-            };
-            match boxed(|| passing.take(event)).await {
+            let answer = Answer::new(Some(&final_bookmark), &mut writer);
+            match boxed(|| take(event, shared, rest, answer, up, down)).await {
                 Ok(None) => {}
                 Ok(Some(end)) => return RestEnd::Ended(end.outcome(self.code, true)),
                 Err(reason) => break reason,
@@ -202,38 +196,34 @@ enum Event {
     Read(pingora_core::Result<Option<Bytes>>),
 }
 
-/// What is needed when something happens.
-struct Passing<'a, 'w> {
-    shared: &'a Shared,
-    rest: (&'a Watch, &'a Dependencies),
-    answer: Answer<'a, 'w>,
-    up: &'a mut UpstreamSession,
-    down: &'a mut ClientSession,
-}
-
-impl Passing<'_, '_> {
-    /// How the watch has ended, if it has; an error: it is left.
-    async fn take(mut self, event: Event) -> Result<Option<End>, LeaveReason> {
-        let end = match event {
-            Event::ClientGone => Some(End::Broken),
-            Event::Left => return Err(LeaveReason::ShutsDown),
-            Event::Terminated => self.answer.end_early(self.down, false).await,
-            Event::Read(Ok(Some(data))) => self.answer.pass(self.down, data, false).await,
-            Event::Read(Ok(None)) => match self.up.read_trailers().await {
-                Ok(trailers) if is_left(self.shared, self.rest, trailers.as_ref()) => {
-                    return Err(LeaveReason::Ended);
-                }
-                trailers => self.answer.end(self.down, async { trailers }).await,
-            },
-            Event::Read(Err(error)) => {
-                log_break(self.rest.0.served_by().server, &error);
-                return Err(LeaveReason::BrokeOff);
+/// How the watch has ended, if it has; an error: it is left.
+async fn take(
+    event: Event,
+    shared: &Shared,
+    rest: (&Watch, &Dependencies),
+    mut answer: Answer<'_, '_>,
+    up: &mut UpstreamSession,
+    down: &mut ClientSession,
+) -> Result<Option<End>, LeaveReason> {
+    let end = match event {
+        Event::ClientGone => Some(End::Broken),
+        Event::Left => return Err(LeaveReason::ShutsDown),
+        Event::Terminated => answer.end_early(down, false).await,
+        Event::Read(Ok(Some(data))) => answer.pass(down, data, false).await,
+        Event::Read(Ok(None)) => match up.read_trailers().await {
+            Ok(trailers) if is_left(shared, rest, trailers.as_ref()) => {
+                return Err(LeaveReason::Ended);
             }
-        };
-        match end {
-            Some(End::NotContinued) => Err(LeaveReason::BrokeOff),
-            end => Ok(end),
+            trailers => answer.end(down, async { trailers }).await,
+        },
+        Event::Read(Err(error)) => {
+            log_break(rest.0.served_by().server, &error);
+            return Err(LeaveReason::BrokeOff);
         }
+    };
+    match end {
+        Some(End::NotContinued) => Err(LeaveReason::BrokeOff),
+        end => Ok(end),
     }
 }
 
