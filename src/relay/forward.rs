@@ -9,7 +9,6 @@
 //! When no server is left, the client gets an answer that was kept. Otherwise it gets a 503. client-go repeats any request
 //! whose answer has `Retry-After`, so a write that may have been executed gets a 503 without it.
 
-mod hand_over;
 mod tries;
 
 use std::pin::pin;
@@ -20,13 +19,12 @@ use http::header::{EXPECT, HeaderMap, HeaderValue};
 use http::request::Parts;
 use pingora_core::ErrorType;
 
-pub use self::hand_over::{MakeContext, hand_over};
 use self::tries::Tries;
+pub use self::tries::report;
 use crate::net::rare;
 use crate::relay::answer::Refusal;
 use crate::relay::client::{ClientSession, Outflow, VerificationPermit};
-use crate::relay::exchange::pass_kept;
-use crate::relay::exchange::{self, Delivered, Exchange, Leaving, Upload};
+use crate::relay::exchange::{self, Delivered, Exchange, Leaving, Upload, pass_kept};
 use crate::relay::outcome::{ExchangeFailure, Outcome};
 use crate::relay::plan::{RequestContext, Route};
 use crate::relay::upstream::{ConnectionChoice, ConnectionPool, RequestKind, Token};
@@ -118,14 +116,14 @@ async fn wait_for_permit<'a>(
 }
 
 /// A request with the headers that are the same for every server, and what identifies its caller there.
-struct ForwardedRequest<'a> {
+pub struct ForwardedRequest<'a> {
     context: &'a RequestContext<'a>,
     /// Its header is too large for a shared connection.
     large: bool,
     /// The proxy client certificate is presented, and headers name the user.
     certificate: bool,
     /// These headers name a user that apiservers take for unauthenticated.
-    is_unauthenticated: bool,
+    pub is_unauthenticated: bool,
     /// The bearer token, if only an apiserver can verify it.
     token: Option<Token>,
     /// No apiserver ends the connection because of the caller: it has a certificate, or its token was accepted before.
@@ -137,7 +135,7 @@ struct ForwardedRequest<'a> {
 }
 
 impl<'a> ForwardedRequest<'a> {
-    fn new(
+    pub fn new(
         context: &'a RequestContext<'a>,
         upload: &mut Upload,
         large: bool,
@@ -197,7 +195,7 @@ impl<'a> ForwardedRequest<'a> {
 
     /// The exchange with the server of `route`, and the header that is sent there. `exclusive`: on a connection of its
     /// own.
-    fn exchange<'s>(
+    pub fn exchange<'s>(
         &'s self,
         route: &'s Route,
         upload: &mut Upload,

@@ -1,6 +1,7 @@
 //! The HTTP application of the TLS port, one for each serving thread: the way of a request. It is read, planned
 //! ([`crate::relay::plan`]), and forwarded ([`crate::relay::forward`]) or refused.
 
+mod hand_over;
 mod http1;
 
 use std::pin::pin;
@@ -27,7 +28,7 @@ use crate::relay::client::{
     is_hosted, names_a_path,
 };
 use crate::relay::exchange::{Delivered, RestEnd, Upload, WatchRest};
-use crate::relay::forward::{self, MakeContext, forward};
+use crate::relay::forward::forward;
 use crate::relay::observe::{AccessEntry, RequestMeter, RequestSpan, VerbClass, begin_span};
 use crate::relay::outcome::Outcome;
 use crate::relay::plan::{self, RequestContext, Route, is_held_back};
@@ -42,7 +43,6 @@ use crate::routing::decide::Row;
 use crate::routing::table::ServerKind;
 use crate::shutdown::Shutdown;
 use crate::watches::history::resumed_after;
-use crate::watches::metrics::LeaveReason;
 
 pub use self::http1::{FIRST_REQUEST_TIMEOUT, HEADER_TIMEOUT, IDLE_TIMEOUT};
 
@@ -120,20 +120,6 @@ impl RelayService {
         };
         begun.entry.log(&downstream.client, &begun.caller, outcome);
         outcome
-    }
-
-    /// Lets another server go on with a watch whose own stops.
-    async fn hand_over(
-        &self,
-        session: &mut ClientSession,
-        rest: Box<WatchRest>,
-        downstream: &Arc<Downstream>,
-        reason: LeaveReason,
-    ) -> Delivered {
-        if rest.watch.request.is_none() {
-            return boxed(|| rest.end(&self.shared, session)).await.into();
-        }
-        forward::hand_over((&self.shared, self, downstream), session, rest, reason).await
     }
 
     /// Serves an HTTP/1 connection to its end.
@@ -255,9 +241,8 @@ impl RelayService {
             context.downstream.go_away();
         }
     }
-}
 
-impl MakeContext for RelayService {
+    /// What a request is, also one for the rest of a watch. `target`: its path and query.
     fn context<'a>(
         &'a self,
         session: &ClientSession,

@@ -418,7 +418,7 @@ fn denial_counts(context: &RequestContext<'_>, route: &Route, answer: &KeptAnswe
 }
 
 /// Tells the local state, the peer health and the log of an exchange that failed.
-pub(super) fn report(context: &RequestContext<'_>, route: &Route, failure: &ExchangeFailure) {
+pub fn report(context: &RequestContext<'_>, route: &Route, failure: &ExchangeFailure) {
     static LOG_RATE: LogRateLimit = LogRateLimit::new();
     let (shared, address) = (context.shared, route.address);
     let is_local = route.server_kind == ServerKind::Local;

@@ -1,7 +1,7 @@
 //! What the relay does when the server of a watch stops. Where the watch goes on is decided by the program's own code: what its
 //! client has seen and what passes (`follower`), which servers can go on (`routing::hand_over`), what etcd proves
 //! (`change_log`), who keeps the resource here (`sample`), and what a peer's proxy does with a watch that was sent to it
-//! (`routing::decide`). What connects these stands here as in `relay::forward::hand_over` and `relay::watch`.
+//! (`routing::decide`). What connects these stands here as in `relay::service::hand_over` and `relay::watch`.
 
 use super::client::thing;
 use super::cluster::{Change, Kind, LOCAL, THINGS, is_stored, snapshot};

@@ -1,5 +1,4 @@
-//! A watch whose server stops goes on at another server, below the header that its client has (KEP-1904). Called by
-//! [`crate::relay::service`] with what is left of the watch.
+//! A watch whose server stops goes on at another server, below the header that its client has (KEP-1904).
 //!
 //! The position is what the client has seen of whole frames. A server is asked that has the history from there; if none has
 //! it, etcd may show that nothing changed since, and then one is asked that has the history from a later revision. Until then
@@ -9,14 +8,12 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::request::Parts;
 use http::uri::PathAndQuery;
 use prometheus::IntGauge;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Instant, sleep_until, timeout_at};
 
-use super::ForwardedRequest;
-use super::tries::report;
+use super::RelayService;
 use crate::kube::version::KubernetesVersion;
 use crate::metrics::Open;
 use crate::net::boxed;
@@ -24,9 +21,10 @@ use crate::relay::client::{ClientSession, Downstream};
 use crate::relay::exchange::{
     self, ANSWER_TIMEOUT, Delivered, Leaving, ResumedWatch, Upload, WatchRest,
 };
+use crate::relay::forward::{ForwardedRequest, report};
 use crate::relay::outcome::ExchangeFailure::{self, BrokeOff, Unsent};
 use crate::relay::outcome::Outcome;
-use crate::relay::plan::{self, RequestContext};
+use crate::relay::plan;
 use crate::relay::shared::Shared;
 use crate::relay::watch::{Again, AskedServers, ServedBy};
 use crate::retry::jittered;
@@ -46,23 +44,10 @@ const SERVED_TIMEOUT: Duration = Duration::from_millis(500);
 /// A server that has served a watch for a shorter time did not go on with it.
 const SETTLED: Duration = Duration::from_secs(10);
 
-/// Makes the context of a request, also of one for the rest of a watch. Nothing of that is kept while the watch waits.
-pub trait MakeContext: Sync {
-    /// What a request is. `target`: its path and query.
-    fn context<'c>(
-        &'c self,
-        session: &ClientSession,
-        header: &mut Parts,
-        target: &'c str,
-        downstream: Arc<Downstream>,
-        started: std::time::Instant,
-    ) -> RequestContext<'c>;
-}
-
 /// A watch that is to go on, and who was asked.
-struct HandOver<'a, M> {
+struct HandOver<'a> {
     shared: &'a Shared,
-    make: &'a M,
+    service: &'a RelayService,
     downstream: &'a Arc<Downstream>,
     rest: Box<WatchRest>,
     /// Who served it, and the version of that.
@@ -96,59 +81,65 @@ enum Step {
     End,
 }
 
-/// Lets another server go on with `rest`. It is given back if it stays where it is.
-pub async fn hand_over(
-    (shared, make, downstream): (&Shared, &impl MakeContext, &Arc<Downstream>),
-    session: &mut ClientSession,
-    rest: Box<WatchRest>,
-    reason: LeaveReason,
-) -> Delivered {
-    let begun = Instant::now();
-    let is_served = reason == LeaveReason::ShutsDown;
-    // Each wait has a box of its own, those of thousands at most 384 bytes, and this has one of at most 768, as `WatchRest::run`
-    // had: the allocator uses one's memory for the next. 33,000 watches take 1.2 times the memory of before, instead of 1.4.
-    if !is_over(&rest) && !is_served {
-        boxed(|| rest.watch.asked(shared, begun + PROOF_TIMEOUT)).await;
-    }
-    let Some(from) = who_served(shared, &rest) else {
-        return match is_served && !rest.watch.is_lost_at_closed_port(shared) {
-            true => rest.stays(),
-            false => boxed(|| rest.end(shared, session)).await.into(),
-        };
-    };
-    let with = (shared, make, downstream);
-    let mut handed_over = HandOver::new(with, rest, from, (is_served, begun));
-    let delivered = loop {
-        match handed_over.step() {
-            Step::Ask(server, at) => {
-                let proved = boxed(|| handed_over.prove(session, server, at)).await;
-                if let Some(delivered) = handed_over.ask(session, proved).await {
-                    break Some(delivered);
-                }
-            }
-            Step::Wait if handed_over.is_to_be_held() => {
-                handed_over.rest.asked = AskedServers::default();
-                handed_over.hold(Instant::now());
-            }
-            _ if handed_over.is_served() => return handed_over.rest.stays(),
-            Step::Wait => {
-                if !boxed(|| handed_over.wait(session)).await {
-                    break Some(Outcome::Broken.into());
-                }
-            }
-            Step::End => break None,
+impl RelayService {
+    /// Lets another server go on with a watch whose own stops. It is given back if it stays where it is.
+    pub(super) async fn hand_over(
+        &self,
+        session: &mut ClientSession,
+        rest: Box<WatchRest>,
+        downstream: &Arc<Downstream>,
+        reason: LeaveReason,
+    ) -> Delivered {
+        let shared = &*self.shared;
+        if rest.watch.request.is_none() {
+            return boxed(|| rest.end(shared, session)).await.into();
         }
-    };
-    let result = match &delivered {
-        Some(Delivered::Ended(Outcome::Broken)) => HandOverResult::ClientGone,
-        Some(_) => HandOverResult::Continued,
-        None => HandOverResult::Ended,
-    };
-    let gap = handed_over.continued.unwrap_or_else(Instant::now) - handed_over.begun;
-    shared.metrics.watches.handed_over(reason, result, gap);
-    match delivered {
-        Some(delivered) => delivered,
-        None => boxed(|| handed_over.rest.end(shared, session)).await.into(),
+        let begun = Instant::now();
+        let is_served = reason == LeaveReason::ShutsDown;
+        // Each wait has a box of its own, those of thousands at most 384 bytes, and this has one of at most 768, as `WatchRest::run`
+        // had: the allocator uses one's memory for the next. 33,000 watches take 1.2 times the memory of before, instead of 1.4.
+        if !is_over(&rest) && !is_served {
+            boxed(|| rest.watch.asked(shared, begun + PROOF_TIMEOUT)).await;
+        }
+        let Some(from) = who_served(shared, &rest) else {
+            return match is_served && !rest.watch.is_lost_at_closed_port(shared) {
+                true => rest.stays(),
+                false => boxed(|| rest.end(shared, session)).await.into(),
+            };
+        };
+        let mut handed_over = HandOver::new((self, downstream), rest, from, (is_served, begun));
+        let delivered = loop {
+            match handed_over.step() {
+                Step::Ask(server, at) => {
+                    let proved = boxed(|| handed_over.prove(session, server, at)).await;
+                    if let Some(delivered) = handed_over.ask(session, proved).await {
+                        break Some(delivered);
+                    }
+                }
+                Step::Wait if handed_over.is_to_be_held() => {
+                    handed_over.rest.asked = AskedServers::default();
+                    handed_over.hold(Instant::now());
+                }
+                _ if handed_over.is_served() => return handed_over.rest.stays(),
+                Step::Wait => {
+                    if !boxed(|| handed_over.wait(session)).await {
+                        break Some(Outcome::Broken.into());
+                    }
+                }
+                Step::End => break None,
+            }
+        };
+        let result = match &delivered {
+            Some(Delivered::Ended(Outcome::Broken)) => HandOverResult::ClientGone,
+            Some(_) => HandOverResult::Continued,
+            None => HandOverResult::Ended,
+        };
+        let gap = handed_over.continued.unwrap_or_else(Instant::now) - handed_over.begun;
+        shared.metrics.watches.handed_over(reason, result, gap);
+        match delivered {
+            Some(delivered) => delivered,
+            None => boxed(|| handed_over.rest.end(shared, session)).await.into(),
+        }
     }
 }
 
@@ -168,16 +159,17 @@ fn who_served(shared: &Shared, rest: &WatchRest) -> Option<(SocketAddr, Kubernet
     Some((served_by.server, served_by.version?))
 }
 
-impl<'a, M: MakeContext> HandOver<'a, M> {
+impl<'a> HandOver<'a> {
     fn new(
-        (shared, make, downstream): (&'a Shared, &'a M, &'a Arc<Downstream>),
+        (service, downstream): (&'a RelayService, &'a Arc<Downstream>),
         rest: Box<WatchRest>,
         from: (SocketAddr, KubernetesVersion),
         (is_served, begun): (bool, Instant),
     ) -> Self {
+        let shared = &*service.shared;
         let mut new = Self {
             shared,
-            make,
+            service,
             downstream,
             rest,
             from,
@@ -433,8 +425,8 @@ impl<'a, M: MakeContext> HandOver<'a, M> {
         };
         let target = header.uri.path_and_query().map(PathAndQuery::as_str);
         let target: Box<str> = target.unwrap_or_default().into();
-        let (make, downstream) = (self.make, self.downstream.clone());
-        let context = make.context(session, &mut header, &target, downstream, now.into_std());
+        let (service, downstream) = (self.service, self.downstream.clone());
+        let context = service.context(session, &mut header, &target, downstream, now.into_std());
         if context.caller != self.rest.dependencies.caller {
             // Its certificate has just expired, or counts since a moment ago.
             self.deadline = now;
