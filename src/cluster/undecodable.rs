@@ -5,7 +5,6 @@ use std::fmt::Display;
 
 use serde_json::{Value, json};
 
-use super::codec::Undecodable;
 use super::keys::Topic;
 use super::prefix::{Decoded, PrefixState};
 use super::source::EtcdItem;
@@ -70,7 +69,8 @@ impl Undecodables {
     /// Of the keys of a topic too many are there.
     pub fn note_left_out<T>(&mut self, topic: Topic, keys: &PrefixState<T>) {
         if let Some((key, revision)) = &keys.left_out {
-            self.add(topic, key, *revision, &Undecodable::LeftOut(keys.most));
+            let why = format!("left out, {} that were created before are kept", keys.most);
+            self.add(topic, key, *revision, &why);
         }
     }
 

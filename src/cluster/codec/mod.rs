@@ -59,9 +59,6 @@ pub enum Undecodable {
     /// A field is missing or invalid.
     #[error("{0} is missing or not usable")]
     Field(&'static str),
-    /// It could be read, but so many are kept already.
-    #[error("left out, {0} that were created before are kept")]
-    LeftOut(usize),
     /// A list of header names.
     #[error(transparent)]
     Names(#[from] MalformedList),
