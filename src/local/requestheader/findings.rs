@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use http::StatusCode;
 use http::header::{self, HeaderName};
-use serde::Deserialize;
+use serde_json::Value;
 
 use crate::config::{RequestHeaders, names_key};
 use crate::kube::client_headers;
@@ -107,15 +107,10 @@ fn unclear(status: StatusCode) -> String {
     )
 }
 
-#[derive(Deserialize)]
-struct Status {
-    message: String,
-}
-
 /// kube-apiserver's message: `… is forbidden: User "alice" cannot get …`.
 fn forbidden_user(body: &[u8]) -> Option<String> {
-    let status: Status = serde_json::from_slice(body).ok()?;
-    let (_, rest) = status.message.split_once("User \"")?;
+    let status: Value = serde_json::from_slice(body).ok()?;
+    let (_, rest) = status["message"].as_str()?.split_once("User \"")?;
     let (user, _) = rest.split_once('"')?;
     Some(user.to_owned())
 }
