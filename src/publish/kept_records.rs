@@ -38,9 +38,17 @@ pub async fn run(
         let mut due = records.borrow_and_update().clone();
         due.retain(|id, _| !prolonged.contains_key(id));
         for (id, revision) in due {
-            let record = EtcdKey::new(format!("{}{id}", keys.of(Topic::Servers)));
+            let mut record = EtcdKey::new(format!("{}{id}", keys.of(Topic::Servers)));
             let text = "the record of a server without its proxy cannot be renewed, retrying";
-            match prolong(&mut etcd, record, revision, ttl).await {
+            // Written again with a new lease, if it still has this revision.
+            let prolong = async {
+                let value = record.read(&mut etcd).await?.map(<[u8]>::to_vec);
+                if let Some(value) = value.filter(|_| record.revision() == revision) {
+                    record.put(&mut etcd, value, ttl).await?;
+                }
+                Ok::<(), SourceError>(())
+            };
+            match prolong.await {
                 Ok(()) => {
                     let _ = throttle.recovered(&id);
                     prolonged.insert(id, Instant::now());
@@ -51,18 +59,4 @@ pub async fn run(
             etcd.close();
         }
     }
-}
-
-/// Writes the record again with a new lease, if it still has this revision.
-async fn prolong(
-    etcd: &mut Session,
-    mut record: EtcdKey,
-    revision: i64,
-    ttl: Duration,
-) -> Result<(), SourceError> {
-    let value = record.read(etcd).await?.map(<[u8]>::to_vec);
-    if let Some(value) = value.filter(|_| record.revision() == revision) {
-        record.put(etcd, value, ttl).await?;
-    }
-    Ok(())
 }
