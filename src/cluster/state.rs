@@ -15,7 +15,7 @@ use super::custom::CustomTracker;
 use super::json;
 use super::keys::{MASTER_LEASE_TTL, Topic};
 use super::leases::{Leases, NamedLease};
-use super::prefix::{Addressed, Decoded, Gap, PrefixState, Versioned};
+use super::prefix::{Addressed, Gap, PrefixState, Versioned};
 use super::record::{DrainingKey, LiveKey, Record, canonical, unpack};
 use super::source::{EtcdItem, Event};
 use super::undecodable::Undecodables;
@@ -194,7 +194,14 @@ impl ClusterState {
         let undecodables = &mut self.undecodables;
         match topic {
             Topic::Servers => {
-                let read = |item: &EtcdItem| unpacked(item, undecodables, &mut self.sets);
+                let read = |item: &EtcdItem| {
+                    let record: Option<Record> = undecodables.read(topic, item, json::read)?;
+                    Some(record.map(|mut record| {
+                        let resources = std::mem::take(&mut record.resources);
+                        let served = shared(Arc::new(unpack(&resources)), &mut self.sets);
+                        UnpackedRecord { record, served }
+                    }))
+                };
                 // A live key may have named the revision before it came; and of another history all are void.
                 let written = matches!(event, Event::Apply(_) | Event::OtherHistory);
                 self.servers.take(event, None, read) || written || listed
@@ -426,20 +433,6 @@ impl ClusterState {
         let endpoints = self.endpoints.expire(now);
         endpoints || live || claims || bare || self.natives.len() != natives
     }
-}
-
-/// A record and what it lists.
-fn unpacked(
-    item: &EtcdItem,
-    undecodables: &mut Undecodables,
-    sets: &mut Vec<Arc<ServedSet>>,
-) -> Decoded<UnpackedRecord> {
-    let record: Option<Record> = undecodables.read(Topic::Servers, item, json::read)?;
-    Some(record.map(|mut record| {
-        let resources = std::mem::take(&mut record.resources);
-        let served = shared(Arc::new(unpack(&resources)), sets);
-        UnpackedRecord { record, served }
-    }))
 }
 
 /// Servers of one version have the same set, which is kept only once.
