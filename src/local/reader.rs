@@ -155,20 +155,9 @@ impl Reader {
         let has_aggregated = self.read_aggregated().await?;
         self.read_each(custom, has_aggregated).await?;
         let listed = self.last.take_scopes(custom);
-        self.ask_about_namesakes(&listed, custom).await?;
-        let own = self.own.update(listed, custom);
-        self.last.scopes.retain(|gvr, _| own.contains(gvr));
-        Ok((own, versions))
-    }
-
-    /// Asks whether the server itself serves what CRDs are named like. A server that is slow is in doubt.
-    async fn ask_about_namesakes(
-        &mut self,
-        listed: &ServedSet,
-        custom: &Custom,
-    ) -> Result<(), ReadError> {
+        // Whether the server itself serves what CRDs are named like. A server that is slow is in doubt.
         let deadline = Instant::now() + NAMESAKES_TIMEOUT;
-        for question in self.own.questions(listed, custom) {
+        for question in self.own.questions(&listed, custom) {
             let path = own::path(&question.0);
             let protobuf = HeaderValue::from_static(media_type::PROTOBUF);
             let accept = HeaderMap::from_iter([(ACCEPT, protobuf)]);
@@ -185,7 +174,9 @@ impl Reader {
                 }
             }
         }
-        Ok(())
+        let own = self.own.update(listed, custom);
+        self.last.scopes.retain(|gvr, _| own.contains(gvr));
+        Ok((own, versions))
     }
 
     /// The groups that the server serves itself, as last read, whatever its list of groups says. `served`: what it serves
