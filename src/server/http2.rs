@@ -95,7 +95,16 @@ async fn serve_requests(
 ) {
     let (shutdown, downstream) = (requests.service.shutdown(), requests.downstream);
     let running = requests.running.clone();
-    let mut lifetime = Lifetime::new(shutdown.is_draining());
+    let draining = shutdown.is_draining();
+    let mut lifetime = Lifetime {
+        draining,
+        ended: None,
+        asked: false,
+        idle_time: match draining {
+            true => FIRST_REQUEST_TIMEOUT,
+            false => IDLE_TIMEOUT,
+        },
+    };
     // These wait for longer than one request, because to begin to wait takes more than to go on. Unconstrained, because
     // they are polled after a client's frames, which may have taken all that tokio lets a task do at a time.
     let mut ending = pin!(downstream.ended());
@@ -151,18 +160,6 @@ struct Lifetime {
 }
 
 impl Lifetime {
-    fn new(draining: bool) -> Self {
-        Self {
-            draining,
-            ended: None,
-            asked: false,
-            idle_time: match draining {
-                true => FIRST_REQUEST_TIMEOUT,
-                false => IDLE_TIMEOUT,
-            },
-        }
-    }
-
     /// Follows what was decided about the connection and the proxy. `true`: the idle time begins anew.
     fn update(
         &mut self,
