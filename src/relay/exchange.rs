@@ -37,7 +37,7 @@ use self::pump::{End, stream, termination, write};
 use self::read_first::{Beginning, ReadKind, merge, read_first};
 use self::upgraded::splice;
 pub use self::upload::Upload;
-pub use self::watch_rest::{RestEnd, WatchRest};
+pub use self::watch_rest::WatchRest;
 use crate::net::{is_unprocessed, rare};
 use crate::relay::client::ClientSession;
 use crate::relay::inspect::{denials, not_executed, not_understood, turned_away};

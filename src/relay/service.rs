@@ -27,7 +27,7 @@ use crate::relay::client::{
     AnswerWriter, ClientSession, Downstream, Expectation, LargeHeaderPermit, has_one_length,
     is_hosted, names_a_path,
 };
-use crate::relay::exchange::{Delivered, RestEnd, Upload, WatchRest};
+use crate::relay::exchange::{Delivered, Upload, WatchRest};
 use crate::relay::forward::forward;
 use crate::relay::observe::{AccessEntry, RequestMeter, RequestSpan, VerbClass, begin_span};
 use crate::relay::outcome::Outcome;
@@ -109,8 +109,8 @@ impl RelayService {
         let outcome = loop {
             // Boxed, because tokio copies the future of every request when it begins.
             match Box::pin(rest.run(&self.shared, downstream, session)).await {
-                RestEnd::Ended(outcome) => break outcome,
-                RestEnd::Left(reason) => {
+                Ok(outcome) => break outcome,
+                Err(reason) => {
                     match rare(|| self.hand_over(session, rest, downstream, reason)).await {
                         Delivered::Continues(next) => rest = next,
                         Delivered::Ended(outcome) => break outcome,

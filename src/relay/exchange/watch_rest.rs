@@ -4,7 +4,7 @@
 //! given back: its header, its route, and the state in which another server could be asked. This holds what a quiet
 //! watch without a request body still needs. Other requests stay where they began (`super::pump`).
 //!
-//! A watch whose server stops is left ([`RestEnd::Left`]): another server may go on with it.
+//! A watch whose server stops is left: another server may go on with it.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -58,14 +58,6 @@ pub struct WatchRest {
     pub moved: bool,
 }
 
-/// How a server's part of a watch has ended.
-pub enum RestEnd {
-    /// With the watch.
-    Ended(Outcome),
-    /// The server stops, or has stopped.
-    Left(LeaveReason),
-}
-
 impl WatchRest {
     pub(super) fn of(
         exchange: &Exchange<'_>,
@@ -87,16 +79,16 @@ impl WatchRest {
         }))
     }
 
-    /// Passes the rest on to its end, or until its server stops. Thousands of these futures wait: what is needed only when
-    /// something happens is in a box of its own.
+    /// Passes the rest on to its end, or until its server stops, or has stopped (an error). Thousands of these futures wait:
+    /// what is needed only when something happens is in a box of its own.
     pub async fn run(
         &mut self,
         shared: &Shared,
         downstream: &Downstream,
         down: &mut ClientSession,
-    ) -> RestEnd {
+    ) -> Result<Outcome, LeaveReason> {
         let Some(up) = &mut self.up else {
-            return RestEnd::Left(LeaveReason::BrokeOff);
+            return Err(LeaveReason::BrokeOff);
         };
         let _open = Open::new(&shared.metrics.long_running);
         let _moved = self.moved.then(|| Open::new(&shared.metrics.moved[1]));
@@ -120,14 +112,14 @@ impl WatchRest {
             let answer = Answer::new(Some(&final_bookmark), &mut writer);
             match boxed(|| take(event, shared, rest, answer, up, down)).await {
                 Ok(None) => {}
-                Ok(Some(end)) => return RestEnd::Ended(end.outcome(self.code, true)),
+                Ok(Some(end)) => return Ok(end.outcome(self.code, true)),
                 Err(reason) => break reason,
             }
         };
         if end != LeaveReason::ShutsDown {
             self.up = None;
         }
-        RestEnd::Left(end)
+        Err(end)
     }
 
     /// Waits until it is clear that its server goes on with it. Holds little: thousands of watches wait for that at once. An
