@@ -4,12 +4,11 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
-use rand::Rng;
 use tokio::sync::watch;
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep_until};
 
 /// The part of `shutdown.drain` within which long-running requests end.
-pub const DRAIN_SHARE: f64 = 0.9;
+const DRAIN_SHARE: f64 = 0.9;
 
 /// Longest [`ShutdownPhase::Ending`].
 const LONGEST_ENDING: Duration = Duration::from_secs(2);
@@ -34,6 +33,8 @@ pub struct Shutdown {
     drain: Duration,
     /// When the drain began.
     drain_begin: OnceLock<Instant>,
+    /// When connections are cut off; from [`ShutdownPhase::Ending`] on.
+    cut: OnceLock<Instant>,
     /// The proxy is about to be removed.
     pub is_unwanted: AtomicBool,
 }
@@ -44,6 +45,7 @@ impl Shutdown {
             phase: watch::Sender::new(ShutdownPhase::Serving),
             drain,
             drain_begin: OnceLock::new(),
+            cut: OnceLock::new(),
             is_unwanted: AtomicBool::new(false),
         }
     }
@@ -54,6 +56,14 @@ impl Shutdown {
             let _ = self.drain_begin.set(Instant::now());
         }
         self.phase.send_replace(phase);
+    }
+
+    /// The last phase begins. Only for `app`. Returns when connections are cut off: at the end of the drain, which may be over.
+    pub fn end(&self) -> Instant {
+        let cut = (self.drain_begin() + self.drain).max(Instant::now() + self.ending());
+        let cut = *self.cut.get_or_init(|| cut);
+        self.enter(ShutdownPhase::Ending);
+        cut
     }
 
     /// Why load balancers are to send nobody here any more. Who waits for this address reads the first.
@@ -93,9 +103,50 @@ impl Shutdown {
         async move { while *phase.borrow_and_update() < awaited && phase.changed().await.is_ok() {} }
     }
 
-    /// Resolves after a random part of `shutdown.drain`.
+    /// Resolves after a random part of what is left of the time in which long-running requests end; before the drain, of all of it.
     pub async fn random_drain_delay(&self) {
-        let share = rand::thread_rng().gen_range(0.0..DRAIN_SHARE);
-        tokio::time::sleep(self.drain.mul_f64(share)).await;
+        let last = self.drain_begin() + self.drain.mul_f64(DRAIN_SHARE);
+        let left = last.saturating_duration_since(Instant::now());
+        tokio::time::sleep(left.mul_f64(rand::random())).await;
+    }
+
+    /// Resolves shortly before connections are cut off: it is time for a clean end.
+    pub async fn is_late(&self) {
+        self.reaches(ShutdownPhase::Ending).await;
+        let cut = self.cut.get().copied().unwrap_or_else(Instant::now);
+        sleep_until(cut - self.ending() / 2).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::future::join_all;
+    use tokio::time::sleep;
+
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    #[tokio::test(start_paused = true)]
+    async fn a_request_whose_answer_begins_late_in_the_drain_ends_with_the_others() {
+        let shutdown = Shutdown::new(60 * SECOND);
+        shutdown.enter(ShutdownPhase::Draining);
+        let begin = Instant::now();
+        sleep(30 * SECOND).await;
+        join_all((0..100).map(|_| shutdown.random_drain_delay())).await;
+        let ended = begin.elapsed();
+        assert!(40 * SECOND < ended && ended <= 54 * SECOND, "{ended:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn it_is_late_a_second_before_connections_are_cut_off_also_where_the_last_phase_begins_early()
+     {
+        let shutdown = Shutdown::new(60 * SECOND);
+        shutdown.enter(ShutdownPhase::Draining);
+        let begin = Instant::now();
+        sleep(SECOND).await;
+        assert_eq!(shutdown.end(), begin + 60 * SECOND);
+        shutdown.is_late().await;
+        assert_eq!(begin.elapsed(), 59 * SECOND);
     }
 }

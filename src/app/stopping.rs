@@ -14,7 +14,6 @@ use crate::local::process;
 use crate::local::state::LocalState;
 use crate::relay::shared::Shared;
 use crate::server::ServingThreads;
-use crate::shutdown::ShutdownPhase;
 
 /// Between two looks at what is open.
 const INTERVAL: Duration = Duration::from_millis(200);
@@ -75,9 +74,7 @@ pub(super) async fn drain(shared: &Shared, server: ServingThreads) {
             break;
         }
     }
-    shared.shutdown.enter(ShutdownPhase::Ending);
-    let now = Instant::now();
-    server.stop((begin + drain).max(now + last)).await;
+    server.stop(shared.shutdown.end()).await;
 }
 
 /// `gone_since`: as the last look found it.

@@ -26,7 +26,7 @@ use crate::relay::shared::Shared;
 use crate::relay::upstream::RequestKind;
 use crate::request::headers::GOES_ON;
 use crate::request::info::{Target, Verb};
-use crate::shutdown::{DRAIN_SHARE, ShutdownPhase};
+use crate::shutdown::ShutdownPhase;
 use crate::watches::frames::FrameFormat;
 
 /// Longest wait for etcd: a little longer than kubeadm's etcd takes to report its progress.
@@ -137,9 +137,7 @@ impl<'a> FinalBookmark<'a> {
             watch.wait_for_etcd(self.shared, end).await;
             if waits.elapsed() > NO_WAIT && !self.late {
                 // All waiting watches get etcd's answer at the same time. They must not all end then.
-                let last = begin + drain.mul_f64(DRAIN_SHARE);
-                let left = last.saturating_duration_since(Instant::now());
-                tokio::time::sleep(left.mul_f64(rand::random())).await;
+                shutdown.random_drain_delay().await;
             }
         }
         self.whole_frame(Some(frame_deadline)).await;
@@ -196,17 +194,10 @@ impl<'a> FinalBookmark<'a> {
             let end = Instant::now() + ETCD_TIMEOUT;
             tokio::select! {
                 () = watch.wait_for_etcd(self.shared, end) => {}
-                () = self.is_late() => {}
+                () = self.shared.shutdown.is_late() => {}
             }
         }
         self.write(down).await
-    }
-
-    /// Resolves when the connection is about to be cut off: a clean end comes before what etcd may still tell.
-    async fn is_late(&self) {
-        let shutdown = &self.shared.shutdown;
-        shutdown.reaches(ShutdownPhase::Ending).await;
-        tokio::time::sleep(shutdown.ending().mul_f64(LATE_DEADLINES[0])).await;
     }
 
     /// Writes the last event, if there is one, and for a peer's proxy the mark. To be called once, at the end.
