@@ -280,11 +280,8 @@ async fn nobody_waits_for_the_opinion_of_a_frozen_server() {
     assert!(longest(&clients, WIDGETS, 200).await < most);
     // Nobody else has it, and B may.
     third.remove_group("example.com");
-    let mut took = Vec::new();
-    for _ in 0..3 {
-        took.extend(times(&clients, WIDGETS, 503).await);
-    }
-    // Who asked it again would have left it again, or have waited for a second. On a busy machine others may take as long.
+    let took = times(&clients, WIDGETS, 503).await;
+    // Who asked it again would have left it again, or have waited for a second.
     assert_eq!(left().await, at_first);
     let shortest = took.iter().min().unwrap();
     assert!(*shortest < Duration::from_millis(900), "{took:?}");
